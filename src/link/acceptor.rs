@@ -1,7 +1,6 @@
-//! Acceptance of peers: the handshakes beside the Workers' thread, and the connections that they result in.
+//! Acceptance of peers: grants places on the Workers to handshakes, and accepts the connections that result.
 //!
-//! The module `handshakes` copes with slow, silent or hostile peers. This module only accepts finished connections, and never
-//! waits.
+//! The module `handshakes` deals with slow, silent or hostile peers. This module never waits.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -23,12 +22,12 @@ use crate::connect::listener::handle_of;
 use crate::error::ConnectError;
 use crate::worker::Worker;
 
-/// Connections of a Worker that are accepted in one poll at most: the others have their turn in the next.
+/// Limit on the requests and connections of one Worker that a poll handles. The next poll handles the others.
 const ACCEPTED_MAX: usize = 64;
 
-/// The handshakes, wherever they advance, and what is accepted of them: for each Worker by itself.
+/// The handshakes of peers, and for each Worker the connections to accept.
 pub(super) struct PeerAcceptor<P: Provider, N: Network> {
-    /// Handle that leads peers here, and the address that is listened at, if both are known.
+    /// The handle for peers, and the address of the listener. `None` if the links have no Worker.
     way: Option<(Handle, SocketAddr)>,
     handshakes: Advancing<P, N>,
     acceptances: Vec<Acceptances<P>>,
@@ -36,13 +35,13 @@ pub(super) struct PeerAcceptor<P: Provider, N: Network> {
     closed: Option<ConnectError>,
 }
 
-/// The place in which handshakes advance.
+/// The code that advances the handshakes.
 enum Advancing<P: Provider, N: Network> {
-    /// On a thread of their own.
+    /// A separate thread.
     Beside(#[expect(dead_code, reason = "its drop ends the thread")] Box<Background>),
-    /// Whenever the links are polled.
+    /// Each poll of the links.
     Here(Box<Handshakes<P, N>>),
-    /// In [`Handshakes`] that the caller polls.
+    /// [`Handshakes`] that the caller polls.
     Elsewhere,
 }
 
@@ -74,7 +73,7 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
         }
     }
 
-    /// Handle that leads peers here, if it is known.
+    /// The handle for peers, if it is known.
     pub(super) const fn handle(&self) -> Option<&Handle> {
         match &self.way {
             Some((handle, _)) => Some(handle),
@@ -82,10 +81,10 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
         }
     }
 
-    /// Goes by these rails from now on; the handle, where it is another than before.
+    /// Makes the handle of these rails. Returns it if it differs from the previous one.
     pub(super) fn refresh(&mut self, advertised: &[AdvertisedRail], instance: InstanceId) -> Option<Handle> {
         let (known, address) = self.way.as_mut()?;
-        // With no rail at all it stays what it was: one that comes back may be the same.
+        // Without a rail the old handle stays: the rail may return with the same address.
         let handle = handle_of(advertised, *address, instance).ok()?;
         let is_new = handle != *known;
         *known = handle;
@@ -109,7 +108,7 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
         self.closed.as_ref()
     }
 
-    /// When to poll again at the latest, where handshakes advance by polling.
+    /// When to poll again at the latest, if polls of the links advance the handshakes.
     pub(super) fn deadline(&self) -> Option<Deadline> {
         match &self.handshakes {
             Advancing::Here(handshakes) => handshakes.deadline(),
@@ -117,13 +116,13 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
         }
     }
 
-    /// Whether nothing wakes this thread for a peer that is to be accepted: its handshakes are polled elsewhere.
+    /// Whether no descriptor wakes this thread when a peer is to be accepted, since the caller polls the handshakes.
     pub(super) fn is_unnoticed(&self) -> bool {
         let is_elsewhere = matches!(self.handshakes, Advancing::Elsewhere) && self.closed.is_none();
         is_elsewhere && self.acceptances.iter().any(|one| one.descriptor().is_none())
     }
 
-    /// The handshakes, where they advance by polling.
+    /// The handshakes, if polls of the links advance them.
     pub(super) fn polled_here(&self) -> Option<&Handshakes<P, N>> {
         match &self.handshakes {
             Advancing::Here(handshakes) => Some(handshakes),
@@ -136,7 +135,8 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
         self.acceptances.iter().filter_map(Acceptances::descriptor)
     }
 
-    /// Goes on as far as it can. Until `until` the connections that come have time to say what they are for.
+    /// Grants places, and accepts connections, without waiting. A peer whose connection is accepted has until `until` to send its first
+    /// frame, which names the link.
     pub(super) fn poll(&mut self, workers: &mut [Worker<P>], core: &mut Core<P, N>, until: Deadline) {
         loop {
             if let Advancing::Here(handshakes) = &mut self.handshakes {
@@ -158,7 +158,7 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
                         }
                         Ok(None) if is_asked => has_granted = true,
                         Ok(None) => break,
-                        // No peer comes any more. A handshake that failed is none of these errors.
+                        // This Worker accepts no further peer. A failed handshake is not reported here.
                         Err(error) => {
                             if self.closed.is_none() {
                                 log_closed(&error);
@@ -167,11 +167,11 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
                             break;
                         }
                     }
-                    // No signal announces the others again.
+                    // At the limit, requests may be left that no signal announces again.
                     core.taken.note(0, turns.is_empty());
                 }
             }
-            // With a place on a Worker, handshakes that are polled here get on.
+            // A granted place lets the handshake advance, so it is polled again.
             if !has_granted || !matches!(self.handshakes, Advancing::Here(_)) {
                 break;
             }

@@ -1,7 +1,7 @@
-//! Arrivals: peers whose handshake was granted a place, and whose connection has not said yet what it is for.
+//! Arrivals: handshakes and new connections that have a place on a Worker, and whose peer has not sent its first frame.
 //!
-//! An arrival counts against [`LinkConfig::links_max`](super::LinkConfig::links_max), so no peer whose handshake was accepted
-//! is refused for want of a link's place.
+//! An arrival counts against [`LinkConfig::links_max`](super::LinkConfig::links_max). So once its handshake is accepted, a peer
+//! is not refused because the limit on links is reached.
 
 use core::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -17,22 +17,22 @@ use crate::connect::attempt::Reserved;
 use crate::error::ConnectError;
 use crate::worker::{Reservation, Worker};
 
-/// Owner of a link: the session and the process that began it. Another process that knows the session's name is another owner.
+/// Owner of a link: the session, and the process that began it. Another process that uses the same session id is another owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Who {
     pub(super) session: SessionId,
     pub(super) peer: InstanceId,
 }
 
-/// A connection that is not there yet, or of which its peer has not said what it is for.
+/// A handshake, or a connection whose peer has not sent its first frame.
 #[derive(Debug)]
 struct Arrival {
     at: At,
     who: Who,
-    /// Source address of the handshake's stream. The peer's own claim about its rails does not count: it could name another
-    /// host's address.
+    /// Source address of the handshake's stream. The addresses of rails that the peer claims are not used: a peer could claim those of
+    /// another host.
     from: IpAddr,
-    /// Gone with the connection, or with the handshake that comes to nothing.
+    /// Cannot be upgraded once the connection is gone, or the handshake has failed.
     place: Weak<Reservation>,
 }
 
@@ -43,20 +43,20 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// A peer got a place on a Worker.
+    /// Notes that a peer was granted a place on a Worker.
     fn note(&mut self, at: At, (who, from): (Who, IpAddr), place: &Arc<Reservation>) {
         self.list.retain(|one| one.place.strong_count() > 0);
         let place = Arc::downgrade(place);
         self.list.push(Arrival { at, who, from, place });
     }
 
-    /// Its connection is a link's by now, or given up. Says where it came from.
+    /// Removes an arrival, whose connection has become a rail or is given up. Returns its source address.
     pub(super) fn forget(&mut self, at: At) -> Option<IpAddr> {
         let place = self.list.iter().position(|one| one.at == at)?;
         Some(self.list.remove(place).from)
     }
 
-    /// Owners of the arrivals, or of the arrivals from one address: each owner once, however many rails it connects.
+    /// The owners of all arrivals, or of those from one address. An owner that connects several rails is returned once.
     fn each(&self, from: Option<IpAddr>) -> impl Iterator<Item = Who> {
         let is_there =
             move |one: &&Arrival| one.place.strong_count() > 0 && from.is_none_or(|from| one.from == from);
@@ -69,14 +69,15 @@ impl Arrivals {
 }
 
 impl<P: Provider, N: Network> Core<P, N> {
-    /// Gives a peer its place on a Worker, where there is one for its link, too: so it is rejected before a queue pair is made.
+    /// Grants a place on a Worker to a peer if the limits on links permit its link. So a peer beyond a limit is rejected before a queue pair
+    /// is made.
     pub(super) fn grant(
         &mut self,
         (index, worker): (usize, &mut Worker<P>),
         request: &PeerRequest,
     ) -> Result<Reserved<P>, ConnectError> {
         let resumption = request.peer.session.zip(request.peer_instance);
-        // One that names no session is none of a link, and refused by what it says.
+        // A connection without a session cannot become a rail: its first frame is refused.
         let who = resumption.map(|(resumption, peer)| Who {
             session: resumption.session,
             peer,
@@ -107,17 +108,17 @@ impl<P: Provider, N: Network> Core<P, N> {
         Ok(reserved)
     }
 
-    /// Whether this owner's link exists or has ended: then it takes no further place.
+    /// Whether this owner's link exists or has ended. In both cases it needs no further place for a link.
     fn is_known(&self, who: Who) -> bool {
         self.links().any(|(_, link)| link.who() == Some(who)) || self.ended.why(who).is_some()
     }
 
-    /// Whether there is a place for a link, beside those that others are on their way to.
+    /// Whether there is room for the link of this owner, in addition to the links that other arrivals may begin.
     pub(super) fn has_room_for(&self, who: Option<Who>) -> bool {
         let most = usize::try_from(self.config.links_max).unwrap_or(usize::MAX);
         let links = self.links().count();
-        // Known owners, and owners that connect several rails, are counted apart only if places are few: this sum is never too
-        // small.
+        // This sum may count an owner several times, and owners of existing links, but it is never too small. The exact count
+        // follows only if the sum reaches the limit.
         if links.saturating_add(self.arrivals.list.len()) < most {
             return true;
         }
@@ -126,9 +127,8 @@ impl<P: Provider, N: Network> Core<P, N> {
         links.saturating_add(others.count()) < most
     }
 
-    /// Whether there is a place for one more that is begun from there. An owner that already has an arrival from this address
-    /// has its place. A rail of its own from another address of its host is rejected if that address is full, and admitted once
-    /// the link is known.
+    /// Whether the limit of this source address permits another link. Other rails of the same owner from this address do not count. If a
+    /// peer's second rail comes from another address of its host that is at its limit, the rail is rejected until the link exists.
     fn has_room_from(&self, from: IpAddr, who: Who) -> bool {
         let most = usize::try_from(self.config.links_per_address).unwrap_or(usize::MAX);
         let begun = self.links().filter(|(_, link)| {

@@ -1,19 +1,19 @@
-//! The message that is being put together, in memory that is there from the beginning.
+//! Reassembly of a message from its fragments, in memory that is reserved when the link is created.
 
 use super::config::LinkError;
 use super::store::room_for;
 
-/// The fragments so far of a message in several fragments.
+/// The fragments of an incomplete message.
 #[derive(Debug)]
 pub(super) struct Assembly {
-    /// Behind the message, bytes of longer ones before.
+    /// The first `length` bytes are the message's; bytes of earlier messages follow.
     bytes: Vec<u8>,
     length: usize,
     bytes_max: usize,
 }
 
 impl Assembly {
-    /// Room for the longest message.
+    /// Reserves memory for the longest message.
     pub(super) fn new(bytes_max: usize) -> Result<Self, LinkError> {
         Ok(Self {
             bytes: room_for(bytes_max)?,
@@ -22,17 +22,17 @@ impl Assembly {
         })
     }
 
-    /// The longest message that is taken.
+    /// Length of the longest permitted message.
     pub(super) const fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 
-    /// The bytes so far.
+    /// The bytes that have arrived of the incomplete message.
     pub(super) const fn length(&self) -> usize {
         self.length
     }
 
-    /// Adds a fragment to its message, and delivers the message where it is the last. Says whether the message is short enough.
+    /// Adds a fragment to its message, and delivers the message after its last fragment. Returns `false` if the message is too long.
     pub(super) fn add(
         &mut self,
         payload: &[u8],
@@ -48,8 +48,8 @@ impl Assembly {
         self.extend(payload.len(), is_last, copy, deliver)
     }
 
-    /// Adds a fragment of so many bytes, which `copy` puts in. A message is delivered though `deliver` panics, and nothing of it stays for the
-    /// next.
+    /// Adds a fragment of this length, which `copy` writes. If `deliver` panics, its message counts as delivered: the next message starts
+    /// empty.
     pub(super) fn extend(
         &mut self,
         bytes: usize,
@@ -62,7 +62,7 @@ impl Assembly {
             return false;
         };
         if self.bytes.len() < end {
-            // Within the room that it has had from the beginning.
+            // Within the reserved capacity, so nothing is allocated.
             self.bytes.resize(end, 0);
         }
         if let Some(room) = self.bytes.get_mut(start..end) {

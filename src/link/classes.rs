@@ -1,8 +1,8 @@
-//! The order of links by the classes of their Workers: which posts next, and how much may be under way.
+//! The order in which links post, by the classes of their Workers, and the limit on bytes in flight.
 //!
-//! With classes, what a link sends is held back until all links have moved: messages in their session, one-sided requests and
-//! pieces of transfers where they wait. Then one request at a time is posted, of the link whose turn it is. Acknowledgements, signs
-//! of life and frames about transfers are never held back.
+//! With classes, a poll first advances all links without posting their messages, one-sided requests and pieces of transfers. Then it
+//! posts these one request at a time, each from the link whose turn it is. Acknowledgements, probes and frames about transfers are never
+//! held back.
 
 use core::num::NonZeroU64;
 use core::time::Duration;
@@ -26,23 +26,23 @@ use crate::worker::class::{CLASSES_MAX, Classes};
 use crate::worker::in_turn::Waiting;
 use crate::worker::schedule::{Ahead, Bucket, ClassCounts, Schedule, Turn};
 
-/// Bits of all rails.
+/// The bits of all rails.
 const ALL_RAILS: u8 = u8::MAX;
 
-/// A link's class, and its turn among the links of that.
+/// A link's class, and its turn among the links of the class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InClass {
     class: u8,
     /// Whether its Workers have classes.
     is_ordered: bool,
     turn: Turn,
-    /// The limit on what it sends.
+    /// The rate limit of the link.
     limit: Option<Bucket>,
-    /// When a limit lets it go on, if one did not when that was looked at.
+    /// When a rate limit permits its next request, if a limit delayed it in the last poll.
     not_before: Option<Instant>,
-    /// The rails that take nothing of it now, as bits.
+    /// The rails on which it may not post now, as bits.
     held: u8,
-    /// The rail and the bytes of its post in this turn.
+    /// The rail and the bytes that it posted in this turn.
     posted: Option<(u8, u64)>,
 }
 
@@ -83,7 +83,7 @@ impl InClass {
         self.is_ordered && self.posted.is_some()
     }
 
-    /// It posted so many bytes on a rail.
+    /// Notes that it posted this many bytes on a rail.
     pub(super) const fn note_posted(&mut self, rail: u8, bytes: u64) {
         if self.is_ordered {
             let before = match self.posted {
@@ -94,7 +94,7 @@ impl InClass {
         }
     }
 
-    /// When to look again at the latest.
+    /// When to poll again at the latest.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         self.not_before.map(|at| match Deadline::at(at) {
             passed if passed.has_passed(now) => Deadline::after(now, Duration::from_nanos(1)),
@@ -111,9 +111,9 @@ impl InClass {
 #[derive(Debug)]
 pub(super) struct Order {
     schedule: Schedule,
-    /// Bytes under way on each Worker.
+    /// Bytes in flight on each Worker, by level of priority.
     ahead: Box<[Ahead]>,
-    /// The links of each class that may have more to post in this poll, by their turns.
+    /// The links of each class that may post more in this poll, by their turns.
     waiting: Waiting,
 }
 
@@ -130,7 +130,7 @@ impl Order {
         self.schedule.counts(class)
     }
 
-    /// Looks at what is under way, and lets all links have turns again.
+    /// Sums up the bytes in flight, and gives turns to all links that are due.
     fn begin<P: Provider, N: Network>(
         &mut self,
         entries: &mut [LinkEntry<P, N>],
@@ -143,14 +143,14 @@ impl Order {
             let Some((_, link)) = entry.named(index) else {
                 continue;
             };
-            // One that rests has nothing to post, though it may have bytes under way.
+            // A resting link has nothing to post, but it may have bytes in flight.
             if resting.is_due(index, now) {
                 link.in_class.not_before = None;
                 self.wait(&link.in_class, index);
                 link.transfers.forget_limits();
             }
             for rail in 0..SESSION_RAILS_MAX {
-                // The bytes of a silent rail are not on the port.
+                // A suspect rail does not answer, so its bytes are assumed not to use the port.
                 let is_silent = link.session.rail_state(rail) == HealthState::Suspect;
                 let bytes = link.session.backlog_bytes(rail);
                 if let Some(worker) = link.worker_of(rail).filter(|_| bytes > 0 && !is_silent) {
@@ -166,18 +166,18 @@ impl Order {
         }
     }
 
-    /// The link in this place waits for its turn.
+    /// Lets the link in this place wait for its turn.
     fn wait(&mut self, in_class: &InClass, index: usize) {
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         self.waiting.wait(in_class.class, in_class.turn, index);
     }
 
-    /// Takes out the place of the link whose turn is next.
+    /// Removes the link whose turn is next, and returns its place.
     fn next(&mut self) -> Option<usize> {
         Some(self.waiting.next(&self.schedule)? as usize)
     }
 
-    /// The rails of a link, as bits, on whose Workers its class has no room.
+    /// The rails, as bits, that have no channel, or on whose Workers the link's class has reached its limit.
     fn held<P: Provider, N: Network>(&self, link: &Link<P, N>) -> u8 {
         (0..SESSION_RAILS_MAX).fold(0, |held, rail| {
             let ahead = link.worker_of(rail).and_then(|worker| self.ahead.get(worker));
@@ -188,7 +188,7 @@ impl Order {
 }
 
 impl<P: Provider, N: Network> Link<P, N> {
-    /// Has it post in its turns alone, from now on.
+    /// Makes the link post only in its turns, from now on.
     pub(super) fn begin_order(&mut self) {
         self.in_class.is_ordered = true;
         self.hold(ALL_RAILS);
@@ -204,8 +204,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         Some(self.rails.get(usize::from(rail))?.at?.worker)
     }
 
-    /// Posts what is next of it: a message, or else a one-sided request, or else a piece of a transfer. Returns the rail and the
-    /// bytes.
+    /// Posts the next fragment of a message, or else a one-sided request, or else a piece of a transfer. Returns the rail and the bytes.
     fn post_next(
         &mut self,
         id: LinkId,
@@ -233,7 +232,7 @@ impl<P: Provider, N: Network> Link<P, N> {
 }
 
 impl<P: Provider, N: Network> Core<P, N> {
-    /// Has links post in the order of their classes, as far as rails take it and bytes may be under way.
+    /// Makes the links post in the order of their classes, as far as rails have room and the limits on bytes in flight permit.
     pub(super) fn post_in_order(&mut self, node: &Node<P, N>, workers: &mut [Worker<P>], now: Instant) {
         let random = self.draw();
         let Self {
@@ -295,7 +294,7 @@ impl<P: Provider, N: Network> Core<P, N> {
 
 impl<P: Provider, N: Network> Links<P, N> {
     /// Begins a link as [`Links::connect`] does, in a class of its Workers ([`WorkerConfig::classes`](crate::WorkerConfig::classes)),
-    /// by its number. The peer accepts it in the class that has the same marks, if there is one.
+    /// by its number. The peer accepts it in its class with the same traffic class and service level, if there is one.
     ///
     /// # Errors
     /// As for [`Links::connect`].
@@ -312,8 +311,8 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Puts a link into a class of its Workers ([`WorkerConfig::classes`](crate::WorkerConfig::classes)), by its number. From the next
-    /// poll on it has the turns of that class. Its connections keep their marks, and later ones that begin here have those of the
-    /// class. Returns whether there is such a link.
+    /// poll on it has the turns of that class. Its connections keep their traffic class and service level. Later connections that begin here
+    /// have those of the class. Returns whether there is such a link.
     pub fn set_class(&mut self, id: LinkId, class: u8) -> bool {
         let link = self.core.link_mut(id);
         link.map(|link| link.in_class.set(class)).is_some()
@@ -325,8 +324,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         Some(self.core.link(id)?.in_class.class)
     }
 
-    /// Limits the bytes a second that a link sends, beside the limit of its class. After a pause, it may send the bytes of 10 ms at once.
-    /// `None` is no limit. It takes effect if the Workers have classes. Returns whether there is such a link.
+    /// Limits the bytes a second that a link sends, in addition to the limit of its class. After a pause, the link may send the bytes of
+    /// 10 ms at once. `None` is no limit. The limit has an effect only if the Workers have classes. Returns whether there is such a link.
     pub fn set_limit(
         &mut self,
         node: &Node<P, N>,
@@ -339,7 +338,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         link.map(|link| link.in_class.limit = limit).is_some()
     }
 
-    /// Counts of a class, of all links of these Workers together; `None` if the Workers have no classes.
+    /// Counts of a class over all links of these Workers; `None` if the Workers have no classes.
     #[must_use]
     pub fn class_counts(&self, class: u8) -> Option<ClassCounts> {
         Some(self.core.order.as_ref()?.counts(class))

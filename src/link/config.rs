@@ -17,53 +17,54 @@ use crate::worker::config::ChannelConfig;
 pub struct LinkConfig {
     /// Timers of the sessions, and the length of a fragment.
     pub session: SessionConfig,
-    /// Configuration of each rail's channel. Default that of a channel, with a timeout and retries that find a dead peer in
-    /// time ([`TRANSPORT_TIMEOUT`], [`TRANSPORT_RETRY_COUNT`]), and without cells, which a link does not use. A rail is judged by its completions, so every request is
-    /// signaled: [`ChannelConfig::unsignaled_max`] is 0 or 1. [`ChannelConfig::inline_bytes_max`] is at least
-    /// [`SESSION_ATTACH_BYTES`], the first frame on a connection.
+    /// Configuration of each rail's channel. Default that of a channel, with a timeout and a retry count that detect a dead peer
+    /// in time ([`TRANSPORT_TIMEOUT`], [`TRANSPORT_RETRY_COUNT`]), and without cells, which a link does not use. The health of a rail
+    /// is derived from its completions, so every request is signaled: [`ChannelConfig::unsignaled_max`] has to be 0 or 1.
+    /// [`ChannelConfig::inline_bytes_max`] has to be at least [`SESSION_ATTACH_BYTES`], the length of the first frame on a connection.
     pub channel: ChannelConfig,
-    /// Maximum number of fragments that a link keeps until the peer acknowledges them. Default 512, 2 MiB of memory: nearly two of
-    /// the longest messages, so that one is sent while the one before is acknowledged.
+    /// Maximum number of fragments that a link keeps until the peer acknowledges them. Default 512, 2 MiB of memory: nearly two
+    /// messages of the maximum length, so that one is sent while the previous one is being acknowledged.
     pub retained: u32,
-    /// The longest fragment that a link stores itself. A mesh shares its messages with its links, which store its short frames alone.
+    /// Length of the longest fragment that a link stores. A mesh shares its messages with its links, so they store only its short frames.
     pub(crate) stored_bytes_max: u32,
-    /// Maximum number of early fragments that a link accepts behind a missing one. Default 512, 2 MiB of memory: all that a peer
-    /// keeps.
+    /// Maximum number of early fragments that a link accepts after a missing one. Default 512, 2 MiB of memory: as many as a peer
+    /// with the default `retained` can send.
     pub ahead: u32,
-    /// The longest message that is accepted. Default 1 MiB, which a link has memory for.
+    /// Length of the longest message that this side sends or receives. Default 1 MiB. A longer message of the peer ends the link. A link
+    /// reserves this much memory to reassemble a message.
     pub message_bytes_max: usize,
-    /// Limit on links, links that peers begin included; a link counts before its peer's handshake is accepted. Default 64.
-    /// Beyond the limit a peer is rejected as busy, and retries. A peer whose link exists, and which connects another rail of
-    /// it, is never rejected for this.
+    /// Limit on links, including links that peers begin. A peer's link counts from when its handshake is granted a place. Default 64.
+    /// Beyond the limit a peer is rejected as busy, and retries. A peer that connects another rail of an existing link is never
+    /// rejected because of this limit.
     pub links_max: u32,
     /// Limit on links begun by peers from one address, the source address of their handshakes' streams. Default 32, half of
-    /// `links_max`, so one host with one address leaves room. A link whose rails came from several addresses counts at each.
+    /// `links_max`, so that one host with one address cannot use all. A link whose rails come from several addresses counts for each.
     /// Beyond the limit a peer is rejected as busy, as beyond [`LinkConfig::links_max`]. In a mesh the limit is at least the
     /// number of members: all of them may be processes of one host.
     pub links_per_address: u32,
-    /// Maximum number of open one-sided requests of a link. Default 16, 64 KiB of memory: each has that of a fragment, which it
-    /// writes or reads. A longer one is counted here, too.
+    /// Maximum number of open one-sided requests of a link, including those of `long_requests`. Default 16, 64 KiB of memory: each has
+    /// memory for a fragment.
     pub requests: u32,
-    /// The longest one-sided request. Default 1 MiB, as of messages. With [`LinkConfig::message_bytes_max`] it has nothing to do: the
-    /// peer's device executes a request, whatever the peer is configured with. Up to a fragment it stands for a fragment.
+    /// Length of the longest one-sided request. Default 1 MiB. A value below the length of a fragment stands for that length. The limit is
+    /// independent of [`LinkConfig::message_bytes_max`] and of the peer's configuration, since the peer's device executes the request.
     pub request_bytes_max: u32,
-    /// Maximum number of open one-sided requests of a link that are longer than a fragment. Default 2, so that one is under way
-    /// while another ends. Each has memory of `request_bytes_max`, which is touched when it is first used. 0 limits requests to a
-    /// fragment.
+    /// Maximum number of open one-sided requests of a link that are longer than a fragment. Default 2, so that one is in flight
+    /// while another ends. Each has memory of `request_bytes_max`, which is touched when it is first used. 0 limits requests to the
+    /// length of a fragment.
     pub long_requests: u32,
-    /// Messages of more bytes are placed by WRITE into memory that the peer lends, if it does: [`LinkConfig::placed_bytes`].
-    /// Default 16 KiB: fragments of slots take more instructions from there on, and the bytes are there as soon.
+    /// If the peer lends memory ([`LinkConfig::placed_bytes`]), messages of more bytes than this are placed there by WRITE.
+    /// Default 16 KiB: from this length on, fragments in slots take more instructions, and placing has no higher latency.
     pub place_messages_over: usize,
-    /// Memory that a link lends its peer for such messages, and that it uses at most for those that it sends. Default 2 MiB each, two of
-    /// the longest messages. It is made, registered and locked once a message of more than `place_messages_over` bytes came in several
-    /// fragments, or once the peer has lent some. 0 lends none and writes none.
+    /// Memory that a link lends its peer for such messages, and the maximum of memory for those that it sends. Default 2 MiB each, two
+    /// messages of the maximum length. The first is allocated, registered and locked once a message of more than `place_messages_over` bytes
+    /// has arrived in fragments in slots, the second once the peer has lent memory. With 0 the link neither lends memory nor places messages.
     pub placed_bytes: usize,
-    /// Limit on that memory for all links together. Default 64 MiB, for sixteen links that send and receive long messages; with
-    /// [`LinkConfig::links_max`] links alone it would be four times as much, locked once for each device. A link that finds less
-    /// than it needs sends and takes fragments of slots, and looks again with each long message. Memory counts until its link is
-    /// over and the devices have let go of it.
+    /// Limit on that memory for all links of one [`Links`](super::Links) together. Default 64 MiB, for sixteen links that send and receive
+    /// long messages. Without the limit, [`LinkConfig::links_max`] links would use four times as much, locked once for each device. If too
+    /// little is left for a link, its long messages go as fragments in slots, and it tries again while it is active. Memory counts until its
+    /// link is over and the devices have deregistered it.
     pub placed_bytes_all: usize,
-    /// Transfers of each link.
+    /// Configuration of the transfers of each link.
     pub transfers: TransferConfig,
     /// Limits on concurrent handshakes of peers, if links are accepted. Default as of [`HandshakeLimits`].
     pub handshakes: HandshakeLimits,
@@ -74,9 +75,9 @@ impl Default for LinkConfig {
         let channel = ChannelConfig {
             timeout: TRANSPORT_TIMEOUT,
             retry_count: TRANSPORT_RETRY_COUNT,
-            // A session probes its rails by itself.
+            // The session sends the probes.
             probe_after: None,
-            // Fragments are leases, which a link keeps until the peer has them.
+            // Fragments are sent from leases, and short frames inline.
             cell_bytes: 0,
             ..ChannelConfig::default()
         };
@@ -102,16 +103,16 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// The bytes of the longest frame: a fragment with its header, or the one that says how a process is reached.
+    /// The bytes of the longest frame: a fragment with its header, or a handle with its header.
     pub(super) fn frame_bytes(&self) -> usize {
         let longest = self.fragment_bytes().max(HANDLE_BYTES_MAX);
         longest.saturating_add(SESSION_HEADER_BYTES)
     }
 
-    /// Checks that rails work with channels of this configuration.
+    /// Checks that a channel of this configuration can be a rail.
     ///
     /// # Errors
-    /// The channel is not signaled often enough, or its inline messages are too short.
+    /// `unsignaled_max` is above 1, or `inline_bytes_max` is too small for the first frame.
     pub fn check_channel(&self) -> Result<(), LinkError> {
         let ChannelConfig {
             unsignaled_max,
@@ -132,13 +133,13 @@ impl LinkConfig {
         usize::try_from(self.session.fragment_bytes.max(1)).unwrap_or(usize::MAX)
     }
 
-    /// The bytes of the longest fragment that a link stores.
+    /// Length of the longest fragment that a link stores.
     pub(super) fn stored_bytes(&self) -> usize {
         let most = usize::try_from(self.stored_bytes_max).unwrap_or(usize::MAX);
         self.fragment_bytes().min(most)
     }
 
-    /// The bytes of a message that is stored, and goes in one fragment by slots, at most.
+    /// Length of the longest message that is stored and sent as one fragment in a slot.
     pub(super) fn whole_bytes_max(&self) -> usize {
         let most = self.message_bytes_max.min(self.place_messages_over);
         most.min(self.stored_bytes())
@@ -153,35 +154,35 @@ impl LinkConfig {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// No rail of this side reaches a rail of the peer: the reason for each.
+    /// No rail of this side reaches a rail of the peer. The report has the reason for each rail.
     NoRoute(NoRoute),
     /// The ports could not be queried, or the TCP port is not available.
     Connect(ConnectError),
-    /// A Worker's slots do not hold the longest frame.
+    /// The longest frame does not fit into a Worker's slots.
     SlotsTooSmall {
         /// Bytes of a slot.
         slot_bytes: u32,
-        /// Bytes of the longest frame: a fragment with its header, or a handle with one where that is longer.
+        /// Bytes of the longest frame: the longer of a fragment and a handle, with its header.
         frame_bytes: usize,
     },
-    /// [`ChannelConfig::unsignaled_max`] of [`LinkConfig::channel`] is this: rails would be taken for dead, since of a few requests
-    /// none completes.
+    /// [`ChannelConfig::unsignaled_max`] of [`LinkConfig::channel`] has this value, which is above 1: without a completion for each
+    /// request, idle rails would be considered dead.
     Unsignaled(u32),
-    /// [`ChannelConfig::inline_bytes_max`] of [`LinkConfig::channel`] is this: less than [`SESSION_ATTACH_BYTES`], which are said
-    /// first on each connection.
+    /// [`ChannelConfig::inline_bytes_max`] of [`LinkConfig::channel`] has this value, which is below [`SESSION_ATTACH_BYTES`], the length
+    /// of the first frame on each connection.
     InlineTooShort(u32),
-    /// There are as many links as there may be.
+    /// The limit on links is reached.
     TooManyLinks {
         /// [`LinkConfig::links_max`].
         links_max: u32,
     },
-    /// The Workers have different classes: give all the same [`WorkerConfig::classes`](crate::WorkerConfig::classes).
+    /// The Workers have different classes: give all of them the same [`WorkerConfig::classes`](crate::WorkerConfig::classes).
     OtherClasses,
-    /// The system call for random bytes failed: its errno.
+    /// The system call for random bytes failed with this errno.
     Entropy(i32),
-    /// There is no memory for what a link keeps: of so many bytes at once, by what it is configured with.
+    /// An allocation for a link failed. The configuration determines the size.
     NoMemory {
-        /// The bytes.
+        /// The bytes of the allocation.
         bytes: usize,
     },
 }

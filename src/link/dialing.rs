@@ -1,4 +1,4 @@
-//! Connecting the rails of a link: each between one port of ours and one rail of the peer's, looked for anew each time.
+//! Connecting the rails of a link, each between a port of this host and a rail of the peer. The ports are scanned to find the pairs.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::task::Waker;
@@ -28,24 +28,24 @@ use crate::rails::Rails;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
 
-/// Rails that are being looked for: our ports are looked at.
+/// A search for pairs of rails: a scan of this host's ports, and the peer's rails to pair them with.
 pub(super) struct Finding {
     scan: ScanState,
     /// The peer's rails.
     peers: Vec<AdvertisedRail>,
-    /// Whether something changed since the look began: the look may have missed it, so another one follows.
+    /// Whether something changed since the scan began. The scan may have missed the change, so another one follows.
     is_again: bool,
-    /// How many looks came to nothing, one after the other.
+    /// Number of consecutive scans that failed.
     failed: u32,
 }
 
 enum ScanState {
     Pending {
         pending: PendingScan,
-        /// Raised once they can be found, where our ports are looked at on another thread.
+        /// Raised once the scan is done, if another thread scans.
         signal: Option<Arc<Signal>>,
     },
-    /// None could be had: the next begins then.
+    /// The last scan failed; the next one begins at this time.
     RetryAt(Deadline),
 }
 
@@ -63,10 +63,10 @@ impl ScanState {
 }
 
 impl Finding {
-    /// Has our ports looked at, for these rails of a peer's.
+    /// Begins a scan of this host's ports, for these rails of a peer.
     ///
     /// # Errors
-    /// A Worker is another Node's, or the system gave no descriptor.
+    /// A Worker belongs to another Node, or the system gave no descriptor.
     pub(super) fn begin<P: Provider, N: Network>(
         node: &Node<P, N>,
         workers: &[Worker<P>],
@@ -81,19 +81,19 @@ impl Finding {
         })
     }
 
-    /// Has another look follow the one that is under way, for these rails. The result of the present look is used all the same.
-    /// If it were discarded, changes that follow each other faster than a look takes would never be acted on.
+    /// Makes another scan follow the present one, for these rails. The result of the present scan is used, too. If it were discarded,
+    /// changes at intervals shorter than a scan would never take effect.
     pub(super) fn follow(&mut self, peers: Vec<AdvertisedRail>) {
         self.peers = peers;
         self.is_again = true;
     }
 
-    /// Whether another look is to follow.
+    /// Whether another scan is to follow.
     pub(super) const fn is_again(&self) -> bool {
         self.is_again
     }
 
-    /// Our rails, once our ports were looked at.
+    /// Returns the rails of this host once the scan is done.
     pub(super) fn take<P: Provider, N: Network>(
         &self,
         node: &Node<P, N>,
@@ -108,7 +108,7 @@ impl Finding {
         pending.take(node, workers)
     }
 
-    /// Descriptor that becomes readable once our rails are found; `None` without a signal.
+    /// Descriptor that becomes readable once the scan is done; `None` if no other thread scans.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.scan {
             ScanState::Pending { signal, .. } => Some(signal.as_ref()?.descriptor()),
@@ -124,13 +124,13 @@ impl Finding {
         }
     }
 
-    /// Whether a look is under way.
+    /// Whether a scan has begun, and its result was not taken.
     pub(super) const fn is_on(&self) -> bool {
         matches!(self.scan, ScanState::Pending { .. })
     }
 }
 
-/// The rails of a link to be, and the speed of each.
+/// Returns the pairs of rails that a link may use, and the speed of each.
 pub(super) fn rails_to(rails: &Rails, peers: &[AdvertisedRail]) -> Result<Vec<(Between, u32)>, ConnectError> {
     let found: Vec<_> = rails
         .pairs(peers)
@@ -155,7 +155,7 @@ pub(super) fn rails_to(rails: &Rails, peers: &[AdvertisedRail]) -> Result<Vec<(B
         })
         .collect();
     if found.is_empty() {
-        // With the reason for each.
+        // The error has the reason for each rail.
         if let Err(reason) = rails.route(peers) {
             log!(warn, "no rail reaches the peer", reason = reason);
             return Err(reason.into());
@@ -168,7 +168,7 @@ pub(super) fn rails_to(rails: &Rails, peers: &[AdvertisedRail]) -> Result<Vec<(B
 }
 
 impl<P: Provider, N: Network> Link<P, N> {
-    /// Goes by another handle of the same process, whose rails have changed. Returns whether the handle is of that process.
+    /// Adopts a new handle of the same process, whose rails have changed. Returns whether the handle is of that process.
     pub(super) fn reroute(
         &mut self,
         node: &Node<P, N>,
@@ -184,10 +184,10 @@ impl<P: Provider, N: Network> Link<P, N> {
         is_same
     }
 
-    /// Goes by another handle of the same process, over rails of ours that were looked at.
+    /// Adopts a new handle of the same process, with rails of this host from a finished scan.
     pub(super) fn reroute_over(&mut self, our_rails: &Rails, handle: &Handle, now: Instant) {
         if self.takes_handle(handle) {
-            // The look under way is for the rails of the previous handle.
+            // The scan under way is for the rails of the previous handle.
             self.finding = None;
             let listed: Vec<_> = handle.rails().iter().collect();
             self.go_by_rails(our_rails, &listed, now);
@@ -195,7 +195,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Takes this handle as its peer's, if it is of the same process; returns whether it is.
+    /// Replaces the peer's handle with this one if it is of the same process. Returns whether it is.
     fn takes_handle(&mut self, handle: &Handle) -> bool {
         let known = self
             .handle
@@ -204,7 +204,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         known.map(|known| *known = *handle).is_some()
     }
 
-    /// Goes by these rails of the peer, once our ports were looked at.
+    /// Begins a scan to use these rails of the peer. If one is under way, another follows it.
     pub(super) fn find_rails(
         &mut self,
         node: &Node<P, N>,
@@ -219,7 +219,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.take_found(node, workers, now);
     }
 
-    /// Has our ports looked at for these rails of the peer, after so many looks that came to nothing.
+    /// Begins a scan for these rails of the peer, after `failed` consecutive failed scans.
     fn scan(
         &mut self,
         node: &Node<P, N>,
@@ -240,8 +240,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Has our ports looked at a while later, since they could not be now. This failure says nothing about the peer, and the
-    /// peer reports its address only once.
+    /// Schedules another scan, since this one failed. The failure says nothing about the peer. The search is kept, since the peer
+    /// announces a new address only once.
     fn scan_later(&mut self, (peers, failed): (Vec<AdvertisedRail>, u32), why: ConnectError, now: Instant) {
         log!(
             warn,
@@ -259,7 +259,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         });
     }
 
-    /// Goes by what was found, if our ports were looked at. Says whether nothing is looked for any more.
+    /// Uses the result of a scan that is done, and begins one that is due. Returns whether no search is left.
     pub(super) fn take_found(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) -> bool {
         let due = self
             .finding
@@ -282,9 +282,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         };
         match scanned.map(|rails| rails_to(&rails, &peers)) {
             Ok(Ok(found)) => self.go_by(found, now),
-            // One that was not there yet may be by the look that follows.
+            // The scan that follows may find a rail.
             Ok(Err(reason)) if is_again => self.note_unreached(reason),
-            // No rail reaches the peer now: its present rails are tried as before.
+            // No rail reaches the peer now. The link keeps its present rails.
             Ok(Err(reason)) => self.not_found(reason),
             Err(reason) => {
                 self.scan_later((peers, failed), reason, now);
@@ -297,7 +297,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.finding.is_none()
     }
 
-    /// Notes that no rail was found. A link that has none, and whose peer has said all of its, is over.
+    /// Notes that no rail was found. If the link has no rail, and the peer has no further rails to ask for, the link is over.
     fn not_found(&mut self, why: ConnectError) {
         log!(warn, "rails stay as they are", reason = why);
         self.note_unreached(why);
@@ -307,24 +307,24 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Notes why there is no rail, where there is none.
+    /// Notes why the link has no rail, unless it has one.
     pub(super) fn note_unreached(&mut self, why: ConnectError) {
         if self.rails.iter().all(|rail| rail.between.is_none()) {
             self.unreached = Some(NotConnected { between: None, why });
         }
     }
 
-    /// Goes by those of our rails that reach some of these.
+    /// Uses the rails of this host that reach one of these rails of the peer.
     pub(super) fn go_by_rails(&mut self, our_rails: &Rails, peers: &[AdvertisedRail], now: Instant) {
         match rails_to(our_rails, peers) {
             Ok(found) => self.go_by(found, now),
-            // A look under way may be newer than these rails, and may still find one.
+            // A scan under way may be newer than these rails, and may still find one.
             Err(_) if self.finding.is_some() => {}
             Err(reason) => self.not_found(reason),
         }
     }
 
-    /// Goes by these rails.
+    /// Uses these pairs: a port that has a rail gets the new address of the peer, and another port gets a new rail.
     pub(super) fn go_by(&mut self, found: Vec<(Between, u32)>, now: Instant) {
         if !found.is_empty() {
             self.unreached = None;
@@ -347,7 +347,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Begins to connect a rail, over what addresses its port has now.
+    /// Begins to connect a rail, from an address that its port has now.
     pub(super) fn dial(
         &self,
         rail: u8,
@@ -366,7 +366,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             ));
         };
         let patience = Patience::OnceScanned(config.session.attach_within);
-        // The handshake proves it; what is said first on the connection has to be the same.
+        // The peer compares the first frame on the connection with this, which the handshake authenticates.
         let channel = ChannelConfig {
             session: Some(Resumption {
                 session: self.session.id(),
@@ -385,8 +385,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         node.begin(workers, aim, &channel, patience)
     }
 
-    /// Goes on with the rails that are being connected; `made` gets each channel that came of it. Another process at the peer's
-    /// address has until `within` to say who it is.
+    /// Advances the rails that are being connected; `made` gets each new channel. If a process rejects the handle as stale, it has `within`
+    /// to identify itself.
     pub(super) fn poll_connecting(
         &mut self,
         node: &Node<P, N>,
@@ -431,7 +431,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 (_, None) => None,
             };
             if let Some((error, is_another)) = failed {
-                // Nothing is known yet of the address that the rail is to lead to now.
+                // The attempt was to the rail's old address, so it says nothing about the new one.
                 let was_readdressed = core::mem::take(&mut rail.is_readdressed);
                 let is_another = is_another && !was_readdressed;
                 self.session.connect_failed(index, is_another, now, random);
@@ -440,16 +440,16 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
         }
         if has_failed {
-            // The handle has no room for some rails, and no peer reports that those have changed: the peer is asked for them.
+            // If the handle has no room for all rails, a change of the others is never announced. So the peer is asked for them.
             self.ask_for_rails();
         }
     }
 }
 
 impl<P: Provider, N: Network> LinkRail<P, N> {
-    /// Returns how a failed attempt to connect ends: its failure, and whether another process is at the address, by that
-    /// process's own proof. A [`RejectReason::STALE_HANDLE`] proves nothing, so the process that sent it is asked who it is.
-    /// `None` until it has answered.
+    /// Returns the failure of an attempt to connect, and whether another process has authenticated itself at the address. A
+    /// [`RejectReason::STALE_HANDLE`] is not authenticated, so the process that sent it is asked for its handle. `None` until it has
+    /// answered.
     fn ask_who_is_there(
         &mut self,
         node: &Node<P, N>,
@@ -475,7 +475,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         None
     }
 
-    /// Returns that outcome once the process has said who it is, or has not in time.
+    /// Returns the same once the process has identified itself, or its time is over.
     fn hear_who_is_there(&mut self, node: &Node<P, N>, handle: &Handle) -> Option<(ConnectError, bool)> {
         let answer = self.asking.as_mut()?.0.poll(node)?;
         let (_, why) = self.asking.take()?;
@@ -484,13 +484,13 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
     }
 }
 
-/// The version of the wire format that both speak on a connection, if that is there.
+/// The version of the wire format that both sides use on a connection, if the connection exists.
 fn version_of<P: Provider>(workers: &mut [Worker<P>], at: At) -> Option<u8> {
     let channel = workers.get_mut(at.worker)?.channel(at.channel)?;
     Some(channel.peer().wire_version())
 }
 
-/// Whether a channel's peer takes frames as long as ours.
+/// Whether the receives of a channel's peer hold frames of this length.
 pub(super) fn takes<P: Provider>(workers: &mut [Worker<P>], at: At, frame_bytes: usize) -> bool {
     workers
         .get_mut(at.worker)
@@ -533,7 +533,7 @@ mod tests {
     fn ports_that_cannot_be_looked_at_are_looked_at_again_less_and_less_often() {
         let fabric = Fabric::builder().driven().build();
         let (node, workers) = node(&fabric, 1);
-        // No look is for Workers of another node.
+        // A scan for Workers of another node fails.
         let (_other, others) = self::node(&fabric, 2);
         let config = LinkConfig::default();
         let mut now = Instant::from_ns(0);
@@ -549,7 +549,7 @@ mod tests {
                 let again = link.finding.as_ref().unwrap().deadline().instant();
                 let wait = Duration::from_nanos(again.to_ns() - now.to_ns());
                 assert!((most / 2..=most).contains(&wait), "{wait:?} of {most:?}");
-                // Nothing before.
+                // Nothing happens before.
                 let early = Instant::from_ns(again.to_ns() - 1);
                 assert!(!link.take_found(&node, &workers, early));
                 (now, most) = (again, (most * 2).min(backoff.longest));
@@ -557,7 +557,7 @@ mod tests {
             }
             assert_eq!(most, backoff.longest);
             now = link.finding.as_ref().unwrap().deadline().instant();
-            // The rail is found all the same, and the next failure is a first one.
+            // Then a scan finds the rail, and the next failure counts as the first.
             assert!(link.take_found(&node, &workers, now));
             let between = link.rails[0].between.as_ref().unwrap();
             assert_eq!((&*between.device, between.peer), ("sim0", peer));

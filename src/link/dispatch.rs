@@ -1,4 +1,4 @@
-//! Owners of channels, and the meaning of a channel's events to its owner.
+//! The owner of each channel, and the handling of a channel's events for its owner.
 
 use core::net::IpAddr;
 
@@ -24,36 +24,36 @@ use crate::worker::peer::Peer;
 pub(super) enum Whose {
     /// A rail of a link.
     Rail(LinkId, u8),
-    /// A peer made it, and has not sent its first frame yet.
+    /// A peer connected it, and has to send its first frame by this deadline.
     Unclaimed(Deadline),
-    /// It was a rail of a link that is over, and carries the reason to the peer.
+    /// A rail of a link that is over. The reason was sent on it, and it is being closed.
     Ended,
-    /// A channel that is being closed, whose last events are nobody's: the place has this until another channel takes it.
+    /// A channel that is being closed, and whose events are dropped. The entry stays until another channel has the same index.
     GivenUp,
 }
 
-/// Whether what a peer says first on a connection is what it said, and perhaps proved, in the handshake.
+/// Whether the first frame on a connection matches the session that the peer named in the handshake.
 fn is_proven(peer: &Peer, said: &AttachParameters) -> bool {
     peer.session().is_some_and(|resumption| {
         resumption.session == said.session
             && resumption.epoch == said.epoch.to_u32()
-            // It may have received more meanwhile.
+            // The peer may have received more fragments since the handshake.
             && resumption.next_sequence <= said.expected.0
     })
 }
 
-/// Whether the peer's device refused a request, by what it said.
+/// Whether the status of a failed request means that the peer's device refused it.
 fn is_denial(status: WcStatus) -> bool {
     status == WcStatus::REM_ACCESS_ERR
         || status == WcStatus::REM_INV_REQ_ERR
         || status == WcStatus::REM_OP_ERR
 }
 
-/// Whose each channel of each Worker is.
+/// The owner of each channel of each Worker.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     of_worker: Vec<Vec<Option<(At, Whose)>>>,
-    /// How many of them nobody has claimed.
+    /// Number of channels that are [`Whose::Unclaimed`].
     unclaimed: usize,
 }
 
@@ -84,33 +84,33 @@ impl Routes {
         place.filter(|(there, _)| *there == at).map(|(_, whose)| whose)
     }
 
-    /// Nothing of a channel counts from here on. If its place has another channel by now, that one stays.
+    /// Makes further events of a channel be dropped. If another channel has the same index by now, nothing changes.
     pub(super) fn give_up(&mut self, at: At) {
         if self.get(at).is_some() {
             self.set(at, Whose::GivenUp);
         }
     }
 
-    /// Whether there are channels that nobody has claimed.
+    /// Whether there are channels whose peer has not sent its first frame.
     #[inline]
     pub(super) const fn is_any_unclaimed(&self) -> bool {
         self.unclaimed > 0
     }
 
-    /// The channels that nobody has claimed, and until when they may be.
+    /// The channels whose peer has not sent its first frame, with the deadline of each.
     pub(super) fn unclaimed(&self) -> impl Iterator<Item = (At, Deadline)> {
         let all = self.of_worker.iter().flatten().flatten();
         let unclaimed = all.filter_map(|(at, whose)| match whose {
             Whose::Unclaimed(until) => Some((*at, *until)),
             Whose::Rail(..) | Whose::Ended | Whose::GivenUp => None,
         });
-        // Most of the time there is none, and no channel is looked at.
+        // Usually there is none, and then the iteration looks at no channel.
         unclaimed.take(self.unclaimed)
     }
 }
 
 impl<P: Provider, N: Network> Core<P, N> {
-    /// Takes an event of a channel; gives it back where the channel is none of ours.
+    /// Handles an event of a channel. Returns the event if the channel belongs to no link.
     pub(super) fn dispatch<'w, 'm>(
         &mut self,
         worker: usize,
@@ -124,7 +124,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             channel: turn.channel.id(),
         };
         if let Event::Failed { ticket, status } = &event {
-            // Channels that were given up are included: a channel is often given up before its denial is reported.
+            // Channels that are given up are included: the completion with the refusal is often reported after that.
             if is_denial(*status) {
                 self.links_mut().for_each(|link| link.denied(at, *ticket));
             }
@@ -179,14 +179,14 @@ impl<P: Provider, N: Network> Core<P, N> {
                     }
                 }
             }
-            // Nothing of a session's is written with a word; what the device refuses, it is asked again. Events of a channel that was given
-            // up count for nothing.
+            // Sessions use no WRITE with immediate. The Worker retries receives and announcements that its device refused. Events of a
+            // channel that is given up are dropped.
             _ => {}
         }
         None
     }
 
-    /// Takes the first a peer says on a connection it made.
+    /// Handles the first frame of a peer on a connection that it made.
     fn claim(
         &mut self,
         (at, from): (At, Option<IpAddr>),
@@ -210,7 +210,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         if let Err(reason) = outcome {
             log_refused(reason);
             let refusal = Refusal::new(said.epoch, reason).to_bytes();
-            // If the refusal cannot be posted, the peer gives the connection up by itself.
+            // If the refusal cannot be posted, the peer gives the connection up after `attach_within`.
             let _ = turn.channel.post_inline(Operation::Send, &refusal);
             self.give_up(at, Deadline::after(now, self.config.session.dead_after));
         }
@@ -224,7 +224,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         now: Instant,
         each: &mut impl FnMut(LinkId, LinkEvent<'_>),
     ) -> Result<(), RefusalReason> {
-        // Another process has no part in it, whatever it knows of its name.
+        // Another process cannot attach to the link, even if it knows the session id.
         let who = Who {
             session: said.session,
             peer: peer.instance(),
@@ -249,7 +249,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             let other = link.other_on((at.worker, port), said.rail)?;
             Some((other, link.session.rail_state(other)))
         });
-        // A suspect rail may be replaced: the peer noticed sooner than this side that it does not answer.
+        // A suspect rail may be replaced: the peer may have detected its failure earlier than this side.
         if other.is_some_and(|(_, state)| state != HealthState::Suspect) {
             return Err(RefusalReason::PORT_IN_USE);
         }

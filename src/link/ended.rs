@@ -1,4 +1,4 @@
-//! Links that are over, so that a peer that comes back to one gets the reason.
+//! Record of links that are over: a peer that reconnects to such a link gets the reason of its end.
 
 use std::collections::VecDeque;
 
@@ -6,11 +6,11 @@ use doorbell_core::wire::RefusalReason;
 
 use super::arrivals::Who;
 
-/// Number of links kept at least, the last that ended.
+/// Minimum number of ended links that are recorded.
 const KEPT_MIN: u32 = 64;
 
-/// Links that peers had begun and that are over, each with the reason to send to its peer. All links may end at once, so as many
-/// are kept as there may be, of 24 bytes each. The memory grows as links end.
+/// Links that peers had begun and that are over, each with the reason to send to its peer. All links may end at the same time, so
+/// the record holds as many as the limit on links, of 24 bytes each. Its memory grows as links end.
 #[derive(Debug)]
 pub(super) struct Ended {
     list: VecDeque<(Who, RefusalReason)>,
@@ -59,7 +59,7 @@ mod tests {
             for session in 2..=u64::from(kept) + 1 {
                 assert_eq!(ended.why(who(session)), Some(reason(session)), "{links_max}");
             }
-            // The same name is another session if another process uses it.
+            // The same id of another process is another session.
             let peer = InstanceId::new(8).unwrap();
             assert_eq!(ended.why(Who { peer, ..who(2) }), None);
         }

@@ -1,4 +1,4 @@
-//! Names of links, and events of a poll.
+//! Ids of links, and events of a poll.
 
 use core::fmt;
 
@@ -7,12 +7,12 @@ use doorbell_core::session::{RequestEnd, RequestId, SessionEvent};
 
 use super::transfers::{LoanId, TransferEvent, TransferId};
 
-/// Identifies a link. After the event of the link's end it names only that end. It names nothing once another link has ended at the
-/// same place.
+/// Identifies a link. After the event of the link's end it identifies only the reason of that end, until another link has ended at the
+/// same index of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkId {
     pub(super) index: u32,
-    /// Distinguishes links that had the same place one after the other.
+    /// Distinguishes links that had the same index at different times.
     pub(super) generation: u32,
 }
 
@@ -26,9 +26,9 @@ impl fmt::Display for LinkId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkEvent<'m> {
-    /// A peer began it.
+    /// A peer began the link.
     Accepted,
-    /// A message arrived: once, and in order.
+    /// A message arrived. Each message arrives once, and in order.
     Received {
         /// The message.
         message: &'m [u8],
@@ -58,22 +58,22 @@ pub enum LinkEvent<'m> {
     Ended {
         /// The request.
         request: RequestId,
-        /// How.
+        /// Its outcome.
         end: RequestEnd,
     },
-    /// Something happened to a transfer.
+    /// An event of a transfer.
     Transfer {
         /// The transfer.
         transfer: TransferId,
-        /// What.
+        /// The event.
         event: TransferEvent,
     },
-    /// Nothing on the wire writes to the memory of a loan any more: it is the application's alone. A device that does not deregister memory
-    /// keeps it in reach, and its leaks count that.
+    /// A loan ended: the peer can no longer access its memory. If a device could not deregister the memory, the peer can still
+    /// access it, and the device's leaks count it.
     Revoked {
         /// The loan.
         loan: LoanId,
-        /// The error of our device, if it did not register the memory.
+        /// The error of a device of this side that did not register the memory.
         error: Option<MemoryError>,
     },
     /// An event of the link's session: messages that are done, the state of rails and of the link, and its end.

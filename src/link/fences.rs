@@ -1,41 +1,41 @@
-//! Fences: the promise to a peer that nothing more is taken from connections it gave up, and when that promise can be made.
+//! Fences: answers to a peer that this side accepts nothing more from connections that the peer gave up, and when they may be sent.
 
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
 
 use super::rail::At;
 use crate::worker::{CloseError, CloseProgress};
 
-/// Answers that are owed, and what they wait for.
+/// Answers that are owed, and the channels that they wait for.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
-    /// For each rail, up to which of its connections it was asked, and whether the turn in which it was is over: by then its channel
-    /// was to be shut.
+    /// For each rail, the last connection that the peer asked about, and whether the poll in which it asked is over. By then the
+    /// channel is shut, unless its device refused.
     owed: [Option<(Epoch, bool)>; SESSION_RAILS_MAX as usize],
-    /// Channels of rails that were given up and that their device did not shut: until they are gone, the peer may write by them.
+    /// Channels of rails that were given up, whose device refused to shut them. The peer may write over them until they are gone.
     open: Vec<Open>,
 }
 
-/// A channel that its device did not shut.
+/// A channel whose device refused to shut it.
 #[derive(Debug)]
 struct Open {
-    /// The rail that had it.
+    /// The rail that used it.
     rail: u8,
     at: At,
-    /// Whether its queue pair could not be destroyed either: nothing ends it but the device.
+    /// Whether the device did not destroy its queue pair either. Then it exists as long as the process.
     is_for_good: bool,
 }
 
 impl Fences {
-    /// The peer has given up a rail's connections up to this one.
+    /// Notes that the peer has given up a rail's connections up to this one, and awaits an answer.
     pub(super) fn asked(&mut self, rail: u8, through: Epoch) {
         if let Some(owed) = self.owed.get_mut(usize::from(rail)) {
-            // An earlier request may arrive later, over another rail.
+            // A request about an earlier connection may arrive later, over another rail.
             let known = owed.map_or(Epoch::NONE, |(known, _)| known);
             *owed = Some((through.max(known), false));
         }
     }
 
-    /// A channel that a rail had could not be shut.
+    /// Notes that a channel of a rail could not be shut.
     pub(super) fn not_shut(&mut self, rail: u8, at: At) {
         self.open.push(Open {
             rail,
@@ -44,7 +44,7 @@ impl Fences {
         });
     }
 
-    /// Looks which of these channels are still there, by how far each is closed.
+    /// Removes the channels that are gone, by the progress of closing each.
     pub(super) fn look(&mut self, mut progress: impl FnMut(At) -> Option<CloseProgress>) {
         self.open.retain_mut(|open| {
             let progress = progress(open.at);
@@ -53,37 +53,38 @@ impl Fences {
         });
     }
 
-    /// Whether the peer may still write by a channel that this rail had.
+    /// Whether the peer may still write over a channel that this rail had.
     pub(super) fn is_open(&self, rail: u8) -> bool {
         self.open.iter().any(|open| open.rail == rail)
     }
 
-    /// Up to which of a rail's connections the peer is to be notified now that nothing of them is taken.
+    /// Returns the last connection of a rail that an answer may name now: nothing more is accepted from it and from earlier ones.
     pub(super) fn due(&self, rail: u8) -> Option<Epoch> {
         let (through, is_shut) = self.owed.get(usize::from(rail)).copied().flatten()?;
         (is_shut && !self.is_open(rail)).then_some(through)
     }
 
-    /// Notes that it was notified.
+    /// Notes that the answer about a rail was sent.
     pub(super) fn answered(&mut self, rail: u8) {
         if let Some(owed) = self.owed.get_mut(usize::from(rail)) {
             *owed = None;
         }
     }
 
-    /// A turn is over: what is given up in it is shut before the next.
+    /// Notes that a poll is over. Connections that were given up in it are shut before the next poll advances links.
     pub(super) fn end_turn(&mut self) {
         for owed in self.owed.iter_mut().flatten() {
             owed.1 = true;
         }
     }
 
-    /// Whether no answer is owed, and no channel is awaited.
+    /// Whether no answer is owed, and no channel remains to be closed.
     pub(super) fn is_at_rest(&self) -> bool {
         self.open.is_empty() && self.owed.iter().all(Option::is_none)
     }
 
-    /// Whether an answer is owed that may go soon: none does while a channel of its rail is there for good.
+    /// Whether an answer is owed that can be sent once channels are closed. A queue pair that is never destroyed prevents the answer about
+    /// its rail.
     pub(super) fn is_any_to_go(&self) -> bool {
         let is_for_good = |rail| self.open.iter().any(|open| open.rail == rail && open.is_for_good);
         let mut owed = (0_u8..).zip(&self.owed).filter(|(_, owed)| owed.is_some());
@@ -91,11 +92,10 @@ impl Fences {
     }
 }
 
-/// Outcome of closing a channel whose queue pair the device does not destroy.
+/// Outcome of closing a channel whose queue pair the device did not destroy.
 const NOT_DESTROYED: CloseProgress = CloseProgress::Closed(Err(CloseError::NotDestroyed));
 
-/// Whether a channel that is closed is still there, so that what its peer writes by it may come: its device may neither have failed
-/// nor destroyed its queue pair.
+/// Whether a channel whose device refused to shut it still exists, so that WRITEs of its peer may still be executed.
 pub(super) fn is_there(progress: CloseProgress) -> bool {
     matches!(progress, CloseProgress::UnderWay | NOT_DESTROYED)
 }
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(fences.due(1), None);
         fences.end_turn();
         assert_eq!((fences.due(0), fences.due(1)), (None, Some(epoch(5))));
-        // One that was asked before, and comes behind.
+        // A request about an earlier connection, which arrives later.
         fences.asked(1, epoch(3));
         fences.end_turn();
         assert_eq!(fences.due(1), Some(epoch(5)));
@@ -149,7 +149,7 @@ mod tests {
         fences.look(under_way);
         fences.answered(0);
         assert_eq!((fences.due(1), fences.is_any_to_go()), (None, true));
-        // This may last, and costs nothing meanwhile.
+        // This may last for ever, so nothing is polled for it.
         fences.look(|of| (of == at(8)).then_some(NOT_DESTROYED));
         assert_eq!((fences.due(1), fences.is_any_to_go()), (None, false));
         fences.asked(0, epoch(3));
@@ -163,7 +163,7 @@ mod tests {
     fn a_channel_whose_queue_pair_could_not_be_destroyed_is_there_for_good() {
         assert!(is_there(CloseProgress::UnderWay));
         assert!(is_there(NOT_DESTROYED));
-        // However badly it went otherwise, it is gone; and its place may be another's by now.
+        // With any other outcome the channel is gone, and another channel may have the same index.
         for gone in [Ok(()), Err(CloseError::TimedOut)] {
             assert!(!is_there(CloseProgress::Closed(gone)));
         }

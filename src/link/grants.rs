@@ -1,5 +1,5 @@
-//! Windows that the two sides of a link grant each other: ours, announced on every connection, and the peer's, with the key that
-//! each connection has for them.
+//! Windows that the two sides of a link grant each other. This side announces its grants on every connection. Each connection has its
+//! own key for a window of the peer.
 
 use core::mem;
 use std::collections::VecDeque;
@@ -13,19 +13,19 @@ use super::rail::is_through;
 
 const RAILS: usize = SESSION_RAILS_MAX as usize;
 
-/// Numbers of the peer's that are remembered as withdrawn: several times as many as it has grants, so that one that comes late,
-/// over another rail, is known by its number.
+/// Limit on numbers of the peer's withdrawn grants that are remembered. A grant may arrive after its withdrawal, over another rail, and
+/// is recognised by its number. So the limit is several times that of grants.
 const WITHDRAWN_MAX: usize = 4 * SESSION_GRANTS_MAX as usize;
 
-/// The bits of an address that are zero where an aligned word is.
+/// The bits that are zero in the address of an aligned word.
 const WORD_ALIGN_MASK: u64 = 7;
 
-/// Windows of ours.
+/// Windows that this side grants.
 #[derive(Debug, Default)]
 pub(super) struct Ours {
     grants: Vec<Grant>,
-    /// Grants withdrawn last, whose withdrawal the peer's device acknowledged: the peer may lose the news with the connection,
-    /// before it reads it.
+    /// The last withdrawn grants whose withdrawal the peer's device acknowledged. If the connection is lost before the peer's process
+    /// reads the frame, the withdrawal has to be announced again.
     ended: VecDeque<Grant>,
     next: u32,
 }
@@ -33,7 +33,7 @@ pub(super) struct Ours {
 #[derive(Debug)]
 struct Grant {
     number: u32,
-    /// The same memory, as the devices of these Workers know it. None while it is being registered.
+    /// The memory as registered with the device of each Worker, by the Worker's index. Empty while the memory is being registered.
     windows: Vec<(usize, RemoteWindow)>,
     access: RemoteAccess,
     is_withdrawn: bool,
@@ -41,20 +41,20 @@ struct Grant {
     sent: [Epoch; RAILS],
     /// For each rail, the connection that announced its withdrawal last, and the request that carried it.
     sent_withdrawn: [Option<(Epoch, Ticket)>; RAILS],
-    /// The rail and connection whose announcement of the withdrawal completed: the peer's device has it.
+    /// The rail and connection on which the frame of the withdrawal completed: the peer's device has received it.
     withdrawal_done: Option<(u8, Epoch)>,
 }
 
 impl Grant {
-    /// Whether the peer may know it.
+    /// Whether the peer may know the grant.
     fn was_sent(&self) -> bool {
         self.sent.iter().any(|sent| *sent != Epoch::NONE)
     }
 }
 
 impl Ours {
-    /// Grants a window; returns its number. `None` if there are as many grants as a link may have, if `access` allows nothing, or if a
-    /// window has no length.
+    /// Grants a window, and returns its number. Returns `None` at the limit on grants, if `access` allows nothing, or if a window has no
+    /// length.
     pub(super) fn grant(&mut self, windows: &[(usize, RemoteWindow)], access: RemoteAccess) -> Option<u32> {
         let number = self.next;
         let is_nothing = !(access.write || access.read || access.atomic)
@@ -75,7 +75,7 @@ impl Ours {
         Some(number)
     }
 
-    /// Notes the memory of a window that was granted before it was registered.
+    /// Adds the registered memory of a window that was granted before it was registered.
     pub(super) fn announce(&mut self, number: u32, windows: impl Iterator<Item = (usize, RemoteWindow)>) {
         let mut grants = self.grants.iter_mut();
         if let Some(grant) = grants.find(|grant| grant.number == number) {
@@ -83,12 +83,12 @@ impl Ours {
         }
     }
 
-    /// Whether the peer was ever let reach anything.
+    /// Whether this side ever granted a window.
     pub(super) const fn has_granted(&self) -> bool {
         self.next > 0
     }
 
-    /// Whether no withdrawal is under way. Grants go to each connection as soon as there is one.
+    /// Whether no withdrawal remains to be delivered. Grants are announced as soon as a rail is connected, so they need no check.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.grants.iter().any(|grant| grant.is_withdrawn)
     }
@@ -99,9 +99,9 @@ impl Ours {
         }
     }
 
-    /// Next grant or withdrawal to announce on a rail's connection, for this Worker's device. A withdrawal is announced on
-    /// every connection until one of them has delivered it, since the peer may have learned of the grant on a connection that
-    /// is gone. If the connection that delivered it is lost, it is announced again.
+    /// Returns the next grant or withdrawal to announce on a rail's connection, with the key of this Worker's device. A withdrawal is
+    /// announced on every connection until it completed on one of them, since the peer may have learned of the grant on a connection
+    /// that is gone. If that connection is lost, the withdrawal is announced again.
     pub(super) fn unsent(&self, rail: u8, worker: usize, epoch: Epoch) -> Option<Granted> {
         let index = usize::from(rail);
         self.grants.iter().find_map(|grant| {
@@ -124,7 +124,7 @@ impl Ours {
         })
     }
 
-    /// Notes that it was sent on a rail's connection, as this request.
+    /// Notes that a grant or a withdrawal was sent on a rail's connection, as this request.
     pub(super) fn note_sent(&mut self, rail: u8, granted: &Granted, ticket: Ticket) {
         let index = usize::from(rail);
         let mut grants = self.grants.iter_mut();
@@ -145,7 +145,7 @@ impl Ours {
         }
     }
 
-    /// Says that all up to a request on a rail's connection are done.
+    /// Notes that all requests up to this one on a rail's connection are done.
     pub(super) fn completed(&mut self, rail: u8, epoch: Epoch, through: Ticket) {
         for grant in &mut self.grants {
             let sent = grant.sent_withdrawn.get(usize::from(rail)).copied().flatten();
@@ -155,12 +155,12 @@ impl Ours {
         }
     }
 
-    /// Says that a rail's connection is lost. The last withdrawals that were announced on it have to be announced again.
+    /// Notes that a rail's connection is lost. Withdrawals that completed on it are announced again.
     pub(super) fn lost(&mut self, rail: u8) {
         for mut ended in mem::take(&mut self.ended) {
             if ended.withdrawal_done.is_some_and(|(of, _)| of == rail) {
                 ended.withdrawal_done = None;
-                // In front of what was granted since: the peer has as many as it may.
+                // Before later grants: the peer may still count the withdrawn ones towards its limit.
                 self.grants.insert(0, ended);
             } else {
                 self.ended.push_back(ended);
@@ -168,8 +168,8 @@ impl Ours {
         }
     }
 
-    /// Forgets what was withdrawn and the peer does not know; what its device was sent is put by, if the connection is there, of those
-    /// that rails have now.
+    /// Removes withdrawn grants that were never announced. Moves those whose withdrawal completed to `ended`, if the connection is still
+    /// one of these, which rails have now.
     pub(super) fn forget(&mut self, connections: &[Option<Epoch>]) {
         let is_there =
             |(rail, epoch): &(u8, Epoch)| connections.get(usize::from(*rail)) == Some(&Some(*epoch));
@@ -191,11 +191,11 @@ impl Ours {
     }
 }
 
-/// Windows of the peer's.
+/// Windows that the peer grants.
 #[derive(Debug, Default)]
 pub(super) struct Theirs {
     grants: Vec<Their>,
-    /// The numbers withdrawn last: a grant may come after its end, over another rail. None is used twice.
+    /// The last withdrawn numbers. A grant may arrive after its withdrawal, over another rail. The peer uses no number twice.
     withdrawn: VecDeque<u32>,
 }
 
@@ -204,11 +204,11 @@ struct Their {
     number: u32,
     bytes: u64,
     access: RemoteAccess,
-    /// For each rail, the connection and the key it has there.
+    /// For each rail, its connection and the key of the window on it.
     keys: [Option<(Epoch, RemoteWindow)>; RAILS],
 }
 
-/// Whether an aligned word may be there: atomics want one (S27).
+/// Whether an atomic may access this address, which has to be aligned to a word (S27).
 pub(super) const fn is_of_word(address: u64) -> bool {
     address & WORD_ALIGN_MASK == 0
 }
@@ -216,18 +216,18 @@ pub(super) const fn is_of_word(address: u64) -> bool {
 /// Effect of a grant or withdrawal that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// There is another window.
+    /// The peer granted a window.
     New { bytes: u64, access: RemoteAccess },
-    /// There is one less.
+    /// The peer withdrew a window.
     Withdrawn,
-    /// Another way leads to one that is known, or nothing is new.
+    /// A known window has a key on a further connection, or nothing changes.
     None,
-    /// The peer grants more than a side may.
+    /// The peer exceeds the limit on grants.
     TooMany,
 }
 
 impl Theirs {
-    /// Takes what the peer said on a rail.
+    /// Handles a grant or a withdrawal that arrived on a rail.
     pub(super) fn hear(&mut self, rail: u8, granted: &Granted) -> Change {
         let known = self
             .grants
@@ -278,20 +278,20 @@ impl Theirs {
         }
     }
 
-    /// How long a window is, and what is granted of it.
+    /// Returns the length of a window, and the granted access.
     pub(super) fn get(&self, number: u32) -> Option<(u64, RemoteAccess)> {
         let their = self.grants.iter().find(|their| their.number == number)?;
         Some((their.bytes, their.access))
     }
 
-    /// Whether an aligned word is there, as far in a window as this, by a key of any rail.
+    /// Whether the address at this offset in a window is aligned to a word, by the key of any rail.
     pub(super) fn has_word_at(&self, number: u32, offset: u64) -> bool {
         let their = self.grants.iter().find(|their| their.number == number);
         let mut keys = their.into_iter().flat_map(|their| their.keys.iter().flatten());
         keys.any(|(_, window)| is_of_word(window.address().wrapping_add(offset)))
     }
 
-    /// Remote address of bytes of a window, over a rail's connection.
+    /// Returns the remote address of a range of a window, over a rail's connection. `None` without a key, or outside the window.
     pub(super) fn address(
         &self,
         number: u32,
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(theirs.hear(0, &first), new);
         ours.note_sent(0, &first, ticket(1));
         assert_eq!(ours.unsent(0, 0, epoch(1)), None);
-        // On the other Worker's device it has another key; on a third there is none.
+        // The window has another key on the other Worker's device, and none on a third one.
         let second = ours.unsent(1, 1, epoch(2)).unwrap();
         assert_eq!(theirs.hear(1, &second), Change::None);
         ours.note_sent(1, &second, ticket(1));
@@ -352,7 +352,7 @@ mod tests {
             (Some(7), Some(8))
         );
         assert_eq!(theirs.address(number, (0, epoch(1)), (57, 8)), None);
-        // The rail's next connection has none until it is sent again.
+        // On the rail's next connection the window has no key until the grant is announced again.
         assert_eq!(key(&theirs, 0, epoch(4)), None);
         let again = ours.unsent(0, 0, epoch(4)).unwrap();
         assert_eq!(theirs.hear(0, &again), Change::None);
@@ -418,7 +418,7 @@ mod tests {
         let sent = ours.unsent(0, 0, epoch(1)).unwrap();
         theirs.hear(0, &sent);
         ours.note_sent(0, &sent, ticket(1));
-        // No rail stands; then the one on which it was sent is lost before it completed.
+        // First no rail is connected. Then the connection is lost on which the withdrawal was sent, before the request completed.
         ours.withdraw(number);
         ours.forget(&[None, Some(epoch(4))]);
         let lost = ours.unsent(0, 0, epoch(2)).unwrap();
@@ -442,7 +442,7 @@ mod tests {
         theirs.hear(0, &sent);
         ours.note_sent(0, &sent, ticket(1));
         ours.withdraw(number);
-        // The peer's device has it, and the peer does not look before its queue pair is gone.
+        // The peer's device receives the frame, and the peer's process does not read it before the queue pair is gone.
         let unseen = ours.unsent(0, 0, epoch(1)).unwrap();
         ours.note_sent(0, &unseen, ticket(2));
         ours.completed(0, epoch(1), ticket(2));

@@ -40,8 +40,9 @@ use crate::worker::{Turn, Worker};
 
 /// All links of one thread's Workers: ordered streams of messages, each over all rails that reach its peer.
 ///
-/// It polls the Workers, and only [`Links::wait`] and [`Links::sleep`] wait. A message is copied when it is taken in, since it may have to go
-/// again, and when it is sent. Nothing is allocated for it.
+/// Polling the links polls the Workers. Only [`Links::wait`] and [`Links::sleep`] block. A message is copied when the link accepts it, since
+/// it may have to be retransmitted, and again when it is sent. No memory is allocated for a message, except for the first long ones
+/// ([`LinkConfig::placed_bytes`]).
 ///
 /// ```no_run
 /// use doorbell::{Node, Trust, WorkerConfig};
@@ -76,9 +77,9 @@ use crate::worker::{Turn, Worker};
 /// ```
 ///
 /// # Waiting
-/// A thread that has a processor of its own calls [`Links::poll`] without rest. Another one calls [`Links::wait`], which sleeps while there
-/// is nothing to do, or asks [`Links::ready_to_sleep`] in an event loop of its own. To sleep, the Workers need
-/// [`WorkerConfig::notify`](crate::WorkerConfig::notify). An idle link wakes its thread for heartbeats alone.
+/// A thread with a dedicated processor calls [`Links::poll`] continuously. Other threads call [`Links::wait`], which sleeps while there
+/// is nothing to do, or [`Links::ready_to_sleep`] in an event loop. To sleep, the Workers need
+/// [`WorkerConfig::notify`](crate::WorkerConfig::notify). An idle link wakes its thread only for heartbeats.
 ///
 /// ```
 /// use doorbell::link::{LinkEvent, LinkId, Links, WatchedNetwork};
@@ -105,21 +106,22 @@ use crate::worker::{Turn, Worker};
 pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) core: Core<P, N>,
     pub(super) acceptor: Option<PeerAcceptor<P, N>>,
-    /// Our ports, that are looked at since something changed.
+    /// A scan of this host's ports for [`Links::refresh`], while it is under way.
     pub(super) refreshing: Option<Finding>,
-    /// Result of that look, until it is reported.
+    /// The result of that scan, until it is reported.
     pub(super) refreshed: Option<Result<(), ConnectError>>,
-    /// Our new handle, until it is reported.
+    /// The new handle of this process, until it is reported.
     unreported: Option<Handle>,
     pub(crate) waiting: Waiting,
 }
 
 impl<P: Provider, N: Network> Links<P, N> {
-    /// No link yet, on these Workers: the same are to be given in each call, in the same order. The ports are looked at on this
-    /// thread, which takes a device milliseconds.
+    /// Makes an object without links for these Workers. Each later call needs the same Workers, in the same order. The call scans the ports
+    /// on this thread, which takes milliseconds.
     ///
     /// # Errors
-    /// No rail would work with such channels, a Worker's slots are too small for the longest frame, the rails cannot be looked at, or there is no entropy.
+    /// The configuration of the channels is not usable for rails, a Worker's slots are too small for the longest frame, the Workers have
+    /// different classes, the ports cannot be scanned, or there is no entropy.
     pub fn new(node: &Node<P, N>, workers: &[Worker<P>], config: &LinkConfig) -> Result<Self, LinkError> {
         config.check_channel()?;
         config.channel.check().map_err(ConnectError::from)?;
@@ -138,7 +140,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         let mut config = *config;
         let order = order_of(workers, node.network.now())?;
         if let Some((classes, _)) = &order {
-            // A piece goes as a whole, and a message of a higher class waits for it.
+            // A piece is posted as a whole, so a message of a higher class waits for it.
             let most = classes.piece_bytes_max();
             config.transfers.piece_bytes = config.transfers.piece_bytes().min(most);
         }
@@ -174,11 +176,11 @@ impl<P: Provider, N: Network> Links<P, N> {
         })
     }
 
-    /// Lets peers begin links, at this address. Their handshakes advance as the links are polled, and nobody's waits for
-    /// another's; over TCP, [`Links::listen`] has a thread for them.
+    /// Listens at this address for peers that begin links. Polling the links advances the handshakes, concurrently. Over TCP,
+    /// [`Links::listen`] runs them on a separate thread.
     ///
     /// # Errors
-    /// None of the devices has a usable rail, or the port cannot be had.
+    /// None of the devices has a usable rail, or the port is not available.
     pub fn listen_polled(
         &mut self,
         node: &Arc<Node<P, N>>,
@@ -192,8 +194,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(handle)
     }
 
-    /// Lets peers begin links whose handshakes are done elsewhere: by a [`Listener`] that was bound with the
-    /// [`LinkConfig::channel`] of these links, and these Workers. [`Links::handle`] and [`Links::refresh`] go by its address.
+    /// Accepts peers whose handshakes run elsewhere: in a [`Listener`] that was bound with the [`LinkConfig::channel`] of these links, and
+    /// with these Workers. [`Links::handle`] and [`Links::refresh`] use the listener's address.
     pub fn accept_from(&mut self, acceptances: Vec<Acceptances<P>>) {
         self.acceptor = Some(PeerAcceptor::elsewhere(acceptances));
     }
@@ -207,14 +209,14 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(Listener::bind(node, workers, address, &self.core.config.channel)?)
     }
 
-    /// Has the ports of the Workers' devices scanned again. Call it after a device reported a change of a port or an address
-    /// (`PortActive`, `PortError`, `GidChange` of [`AsyncEvent`](crate::provider::AsyncEvent)). Links that were begun here get the new rails
-    /// that reach one of the peer's. Peers that connected get the new addresses of this process over any rail that stands, and
-    /// connect to them. On a [`Node::open`] a thread of the Node scans, and polling acts on the result, which
+    /// Begins another scan of the ports of the Workers' devices. Call it after a device reported a change of a port or an address
+    /// (`PortActive`, `PortError`, `GidChange` of [`AsyncEvent`](crate::provider::AsyncEvent)). Links that were begun here add the new rails
+    /// that reach one of the peer's. The new addresses of this process are announced over a connected rail to peers that began a link, and
+    /// these connect to them. On a [`Node::open`] a thread of the Node scans, and polling applies the result, which
     /// [`Links::take_refreshed`] returns.
     ///
     /// # Errors
-    /// A Worker is another Node's, or the system gave no descriptor.
+    /// A Worker belongs to another Node, or the system gave no descriptor.
     pub fn refresh(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), LinkError> {
         let now = node.network.now();
         match &mut self.refreshing {
@@ -225,9 +227,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(())
     }
 
-    /// Returns the result of [`Links::refresh`], once for each look: the new handle, if it changed, for processes that are to
-    /// find this one and have no link to it. `None` while the ports are looked at. If [`Links::refresh`] was called again
-    /// meanwhile, another look follows.
+    /// Returns the result of [`Links::refresh`], once for each scan: the new handle if it changed, for processes that have no link to this
+    /// one. `None` while the scan is under way. If [`Links::refresh`] was called again meanwhile, another scan follows.
     ///
     /// # Errors
     /// The devices could not be listed.
@@ -237,7 +238,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         Some(handle.map_err(LinkError::Connect))
     }
 
-    /// Goes by what was seen, if our ports were looked at again.
+    /// Applies the result of a scan that is done.
     fn go_on_refreshing(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
         let refreshing = self.refreshing.as_ref();
         let Some(scanned) = refreshing.and_then(|finding| finding.take(node, workers)) else {
@@ -248,7 +249,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         if is_late {
             log_late();
         }
-        // A late look, or a change during it, needs another look.
+        // If the scan was late, or something changed during it, another one follows.
         let begun = match is_late || is_again {
             true => Finding::begin(node, workers, Vec::new(), now).map(|next| self.refreshing = Some(next)),
             false => Ok(()),
@@ -262,7 +263,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.refreshed = Some(seen.and(begun));
     }
 
-    /// Goes by these rails of ours. The handle, where it is another than before.
+    /// Applies these rails of this host to all links. Returns the handle if it changed.
     fn go_by(&mut self, node: &Node<P, N>, rails: &Rails, now: Instant) -> Option<Handle> {
         for (worker, speed_mbps) in self.core.speeds_mbps.iter_mut().enumerate() {
             *speed_mbps = rails.speed_mbps_of(worker);
@@ -285,22 +286,21 @@ impl<P: Provider, N: Network> Links<P, N> {
         handle
     }
 
-    /// Goes by another handle as [`Links::reroute`] does, over rails of ours that were looked at.
+    /// Adopts another handle as [`Links::reroute`] does, with rails of this host from a finished scan.
     pub(crate) fn reroute_over(&mut self, our_rails: &Rails, (id, handle): (LinkId, &Handle), now: Instant) {
         if let Some(link) = self.core.link_mut(id) {
             link.reroute_over(our_rails, handle, now);
         }
     }
 
-    /// Goes by another handle of the process that a link leads to, whose rails have changed. Existing connections stay, and
-    /// later ones go by the new handle. A peer that is reached over any rail announces its handle by itself. Returns whether
-    /// the handle is of that process.
+    /// Adopts a new handle of the process that a link leads to, whose rails have changed. Existing connections stay, and later ones use
+    /// the new handle. A peer with a connected rail announces its new handle itself. Returns whether the handle is of that process.
     pub fn reroute(&mut self, node: &Node<P, N>, workers: &[Worker<P>], id: LinkId, handle: &Handle) -> bool {
         let link = self.core.link_mut(id);
         link.is_some_and(|link| link.reroute(node, workers, handle, node.network.now()))
     }
 
-    /// Randomness that need not be secret, and is different in each process.
+    /// Draws a random number that need not be secret, and differs between processes.
     pub(crate) fn draw(&mut self) -> u64 {
         self.core.draw()
     }
@@ -322,22 +322,22 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.acceptor.as_ref()?.take_failure()
     }
 
-    /// Reason why no peer is accepted any more, though peers were to be. [`ConnectError::ListenerClosed`]: the handshakes were
-    /// done elsewhere and ended, or their thread is gone. [`ConnectError::OtherWorkers`]: other Workers are given than the
-    /// handshakes are for. Existing links go on.
+    /// Returns why a listener accepts no peer any more. [`ConnectError::ListenerClosed`]: the handshakes ran elsewhere and ended, or
+    /// their thread is gone. [`ConnectError::OtherWorkers`]: a poll was given other Workers than the handshakes were made for. Existing links
+    /// continue.
     #[must_use]
     pub fn closed_to_peers(&self) -> Option<&ConnectError> {
         self.acceptor.as_ref()?.closed()
     }
 
-    /// Begins a link to the process that handed out a handle, over every pair of rails that reaches it. If the handle has no
-    /// room for all rails of the process, the process is asked for them. Events report when the link is up. On a [`Node::open`]
-    /// a thread of the Node looks at our ports. If no rail reaches the process, that link ends as
-    /// [`FinalReason::Unreachable`](doorbell_core::session::FinalReason), and [`Links::not_connected`] gives the reason.
+    /// Begins a link to the process that issued a handle, over every pair of rails that reaches it. If the handle has no room for all
+    /// rails of the process, the process is asked for the others. Events report when the link is up. On a [`Node::open`] a thread of the
+    /// Node scans the ports. If the scan finds that no rail reaches the process, the link ends as
+    /// [`FinalReason::Unreachable`](doorbell_core::session::FinalReason), and [`Links::not_connected`] returns the reason.
     ///
     /// # Errors
-    /// There are too many links, or there is no memory for another. On a Node without threads, too: no rail reaches the
-    /// process, with the reason for each.
+    /// The limit on links is reached, or there is no memory for another. On a Node without threads, the call also fails if no rail reaches
+    /// the process, with the reason for each.
     pub fn connect(
         &mut self,
         node: &Node<P, N>,
@@ -346,7 +346,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     ) -> Result<LinkId, LinkError> {
         let listed = handle.rails().iter().collect();
         let finding = Finding::begin(node, workers, listed, node.network.now())?;
-        // If a thread looks, polling reports the result, however soon it is there.
+        // If a thread scans, polling applies the result, even if it is available now.
         let scanned = match finding.descriptor() {
             None => finding.take(node, workers),
             Some(_) => None,
@@ -359,7 +359,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.put(link)
     }
 
-    /// Begins a link over rails that were scanned before.
+    /// Begins a link with rails of this host from a finished scan.
     pub(crate) fn connect_over(
         &mut self,
         node: &Node<P, N>,
@@ -369,7 +369,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         let listed: Vec<_> = handle.rails().iter().collect();
         let mut unreached = None;
         let rails = match rails_to(our_rails, &listed) {
-            // The rails that reach the process may be among those it lists when it is asked.
+            // The process may have further rails that reach this host, which it lists when it is asked.
             Err(why @ ConnectError::NoRoute(_)) if handle.has_more() => {
                 unreached = Some(why);
                 Vec::new()
@@ -385,7 +385,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.put(link)
     }
 
-    /// A link to the process that handed out a handle, without a rail yet.
+    /// Makes a link to the process that issued a handle, without a rail.
     fn begin(&self, node: &Node<P, N>, handle: &Handle) -> Result<Link<P, N>, LinkError> {
         let session = SessionId::new(drawn(node)?).ok_or(LinkError::Entropy(0))?;
         let mut link = Link::new(&self.core.config, Role::Initiator, session, node.network.now())?;
@@ -402,11 +402,11 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Copies a message into the link; the next poll sends it. [`SessionEvent::Done`](crate::link::SessionEvent::Done) or
-    /// [`SessionEvent::Unknown`](crate::link::SessionEvent::Unknown) names it by what is returned.
+    /// [`SessionEvent::Unknown`](crate::link::SessionEvent::Unknown) identifies the message by the returned number.
     ///
     /// # Errors
-    /// [`PushRefusal::Full`] and [`PushRefusal::Recovering`] are backpressure: poll, and try again. [`PushRefusal::Over`] gives the
-    /// reason of a link's end, also after the event of that end. Once another link has ended at its place, the error is
+    /// [`PushRefusal::Full`] and [`PushRefusal::Recovering`] are backpressure: poll, and try again. [`PushRefusal::Over`] has the
+    /// reason of a link's end, also after the event of that end. Once another link has ended at the same index, the error is
     /// [`PushRefusal::Closing`], as for a link that never existed.
     pub fn send(&mut self, id: LinkId, message: &[u8]) -> Result<Sequence, PushRefusal> {
         let pushed = self.core.link_to_send(id)?.push(message);
@@ -415,7 +415,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         pushed
     }
 
-    /// Takes a message as [`Links::send`] does, and shares it until the peer has it.
+    /// Sends a message as [`Links::send`] does, and shares its bytes instead of a copy until the peer has acknowledged it.
     pub(crate) fn share(&mut self, id: LinkId, message: &Arc<Vec<u8>>) -> Result<Sequence, PushRefusal> {
         let pushed = self.core.link_to_send(id)?.push_shared(message);
         self.waiting
@@ -423,14 +423,14 @@ impl<P: Provider, N: Network> Links<P, N> {
         pushed
     }
 
-    /// Takes a message of so many bytes to be sent, as [`Links::send`] does. Returns the room where the link keeps it: write the message there.
-    /// The caller needs no buffer of its own. The message is taken when this returns, and the next poll sends the room as it is then. Bytes that
-    /// were not written are those of earlier messages to this peer.
+    /// Sends a message of this length as [`Links::send`] does, without a buffer of the caller. Returns the memory in which the link keeps the
+    /// message: write it there. The message is accepted when this returns, and the next poll sends the memory's contents. Bytes that the
+    /// caller does not write are those of earlier messages to this peer.
     ///
     /// # Errors
-    /// As for [`Links::send`]. [`PushRefusal::TooLong`] has the limit of this call: a message that goes in one fragment
-    /// ([`SessionConfig::fragment_bytes`](crate::link::SessionConfig::fragment_bytes)) and is not written into the peer's memory
-    /// ([`LinkConfig::place_messages_over`]). [`Links::send`] takes longer ones.
+    /// As for [`Links::send`]. [`PushRefusal::TooLong`] has the limit of this call: the message has to fit into one fragment
+    /// ([`SessionConfig::fragment_bytes`](crate::link::SessionConfig::fragment_bytes)), and may not be longer than
+    /// [`LinkConfig::place_messages_over`]. [`Links::send`] accepts longer messages.
     #[inline]
     pub fn send_in_place(&mut self, id: LinkId, bytes: usize) -> Result<(Sequence, &mut [u8]), PushRefusal> {
         let pushed = self.core.link_to_send(id)?.push_whole(bytes);
@@ -439,25 +439,25 @@ impl<P: Provider, N: Network> Links<P, N> {
         pushed
     }
 
-    /// Closes a link once everything is acknowledged and each one-sided request and each transfer has its end, and by the deadline in any
-    /// case: what has none by then ends `Unknown`. Nothing more is taken in. Transfers that the peer offered and this side has not joined
-    /// are declined ([`EndReason::REFUSED`](crate::link::EndReason)). One that this side offered and the peer does not join holds the end up: cancel it.
-    /// The earliest deadline of several calls counts.
+    /// Closes a link once all messages are acknowledged and all one-sided requests and transfers have ended, or at the deadline. Messages and
+    /// requests that are open at the deadline end as unknown. The link accepts nothing more. Transfers that the peer offered and this side
+    /// has not joined are declined ([`EndReason::REFUSED`](crate::link::EndReason)). A transfer that this side offered and the peer has not joined
+    /// delays the end: cancel it. If the call is repeated, the earliest deadline counts.
     pub fn close(&mut self, id: LinkId, deadline: Deadline) {
         if let Some(link) = self.core.link_mut(id) {
             link.session.close(deadline);
         }
     }
 
-    /// Polls the Workers and moves every link as far as it can; `each` gets every event with its link. No peer is waited
-    /// for, nor, on a [`Node::open`], our device where a rail is connected from here.
+    /// Polls the Workers and advances every link; `each` gets every event with its link. The call never waits for a peer. On a
+    /// [`Node::open`] it does not wait for the device either while a rail is being connected from here.
     ///
     /// # Errors
     /// A Worker cannot be polled, and is of no further use.
     ///
     /// # Panics
-    /// If a callback does, and loses nothing by it. The event it had is delivered. Every other event comes with the next
-    /// polls, in order: poll again before sleeping.
+    /// Panics if a callback does. No event is lost: the callback has had its event, and later polls report the others, in order. Poll again
+    /// before sleeping.
     pub fn poll(
         &mut self,
         node: &Node<P, N>,
@@ -467,7 +467,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.poll_beside(node, workers, each, |_, _, _| {})
     }
 
-    /// Polls as [`Links::poll`] does; `other` gets the events of channels that are no link's, each with the index of its
+    /// Polls as [`Links::poll`] does; `other` gets the events of channels that belong to no link, each with the index of its
     /// Worker.
     ///
     /// # Errors
@@ -485,7 +485,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(())
     }
 
-    /// The first half of a poll: takes what came.
+    /// The first half of a poll: handles new connections and completions.
     pub(crate) fn take_in(
         &mut self,
         workers: &mut [Worker<P>],
@@ -500,7 +500,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             acceptor.poll(workers, core, until);
         }
         for (index, worker) in workers.iter_mut().enumerate() {
-            // Through, since a rail is judged by it: of one that answered nothing may be left in a queue.
+            // All completions are taken: the health of a rail depends on them, and one that is left in a queue would count as missing.
             let (count, is_behind) = worker.poll_through(|turn, event| {
                 if let Some((turn, event)) = core.dispatch(index, turn, event, now, &mut each) {
                     other(index, turn, event);
@@ -511,7 +511,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(())
     }
 
-    /// The second half: moves every link as far as it can, what was taken to be sent since the first half included.
+    /// The second half: advances every link, and sends messages that were accepted since the first half, too.
     pub(crate) fn go_on(
         &mut self,
         node: &Node<P, N>,
@@ -520,15 +520,15 @@ impl<P: Provider, N: Network> Links<P, N> {
         mut each: impl FnMut(LinkId, LinkEvent<'_>),
     ) {
         self.go_on_refreshing(node, workers, now);
-        // Channels that were given up are shut before any event reports them.
+        // Channels that were given up are shut before an event reports their failure.
         self.core.close_channels(workers, now);
         self.core.advance(node, workers, now, &mut each);
         self.core.close_channels(workers, now);
     }
 
-    /// When to poll again at the latest, if no completion and nothing on the network comes before; `None` where there is
-    /// nothing to be done. It is as of the last poll: a call that gives a link something to do, such as [`Links::send`] or
-    /// [`Links::cancel`], is to be followed by another.
+    /// When to poll again at the latest, if no completion arrives and nothing happens on the network before; `None` if there is
+    /// nothing to do. The result is valid after a poll: poll again after a call that gives a link something to do, such as [`Links::send`]
+    /// or [`Links::cancel`].
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
         let sessions = self.core.links().filter_map(|(_, link)| link.wake(now));
         let connecting = self
@@ -548,9 +548,9 @@ impl<P: Provider, N: Network> Links<P, N> {
         all.chain(acceptor).chain(unclaimed).chain(parting).min()
     }
 
-    /// Descriptors of this process's own threads, to be watched for input: a part of [`Links::watched`], which has all. If handshakes have a thread, a peer that is
-    /// to be accepted makes one readable. A thread that has looked at the ports for a link, or made a queue pair for a rail
-    /// that connects from here, makes one readable, too. The set changes with each poll.
+    /// Descriptors that this process's own threads make readable, to be watched for input: a part of [`Links::watched`], which has all. If
+    /// handshakes have a thread, a peer that is to be accepted makes one readable. So does a thread that has scanned the ports for a link,
+    /// or made a queue pair for a rail that connects from here. The set changes with each poll.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let links = || self.core.links().map(|(_, link)| link);
         let rails = links().flat_map(|link| &link.rails);
@@ -573,14 +573,14 @@ impl<P: Provider, N: Network> Links<P, N> {
         link.map_or(HealthState::Down, |link| link.session.rail_state(rail))
     }
 
-    /// The epoch of a rail's connection, or of the last one it had: it grows with every connection that is made, of whatever rail.
+    /// Returns the epoch of a rail's connection, or of its last one. Each new connection of any rail of the link has a higher epoch.
     #[must_use]
     pub fn rail_epoch(&self, id: LinkId, rail: u8) -> Epoch {
         let link = self.core.link(id);
         link.map_or(Epoch::NONE, |link| link.session.rail_epoch(rail))
     }
 
-    /// When a rail of a link last gave a sign of life: something arrived, or a request completed. Kept when it fails.
+    /// Returns when a frame last arrived on a rail of a link, or a request on it last completed. The time is kept when the rail fails.
     #[must_use]
     pub fn rail_heard_at(&self, id: LinkId, rail: u8) -> Option<Instant> {
         self.core.link(id)?.session.rail_heard_at(rail)
@@ -601,11 +601,11 @@ impl<P: Provider, N: Network> Links<P, N> {
 }
 
 impl<P: Provider> Links<P, Tcp> {
-    /// Lets peers begin links, at this address. Their handshakes have a thread of their own: one that is silent, slow or
-    /// hostile costs neither the others nor this thread anything.
+    /// Listens at this address for peers that begin links. A separate thread runs their handshakes, so a silent, slow or hostile peer
+    /// delays neither the others nor this thread.
     ///
     /// # Errors
-    /// None of the devices has a usable rail, the port cannot be had, or the system gave no thread.
+    /// None of the devices has a usable rail, the port is not available, or the system gave no thread.
     pub fn listen(
         &mut self,
         node: &Arc<Node<P>>,
@@ -620,7 +620,7 @@ impl<P: Provider> Links<P, Tcp> {
     }
 }
 
-/// A random number that is not zero, as nearly all are.
+/// Draws a random number that is not zero.
 fn drawn<P: Provider, N: Network>(node: &Node<P, N>) -> Result<u64, LinkError> {
     let mut bytes = [0; size_of::<u64>()];
     match node.network.random(&mut bytes) {

@@ -9,27 +9,27 @@ use crate::error::ConnectError;
 use crate::machine::log::log;
 use crate::worker::event::ChannelState;
 
-/// It was begun here.
+/// Logs that a link was begun here.
 pub(super) fn log_begun(link: LinkId) {
     log!(info, "link begun", link = link);
 }
 
-/// Memory for long messages cannot be had: they go in fragments of slots.
+/// Logs that a device refused memory for long messages, so they go as fragments in slots.
 pub(super) fn log_unplaced(error: MemoryError) {
     log!(warn, "no memory for long messages", reason = error);
 }
 
-/// Our ports are looked at once more.
+/// Logs that a scan of the ports was late, and another one begins.
 pub(super) fn log_late() {
     log!(warn, "the ports are not looked at in time: once more");
 }
 
-/// A peer began it.
+/// Logs that a peer began a link.
 pub(super) fn log_accepted(link: LinkId) {
     log!(info, "link accepted", link = link);
 }
 
-/// Logs that a link begun by a peer was refused: its frame was invalid, or there is no room.
+/// Logs that a connection of a peer was refused as a rail.
 pub(super) fn log_refused(reason: RefusalReason) {
     log!(warn, "link refused", reason = format_args!("{reason:?}"));
 }
@@ -56,7 +56,7 @@ pub(super) fn log_failed(link: LinkId, rail: u8, state: ChannelState) {
     }
 }
 
-/// Logs what happened to a link, except for messages that are done.
+/// Logs an event of a link, except for [`SessionEvent::Done`] and [`SessionEvent::Unknown`].
 pub(super) fn log_session(link: LinkId, event: &SessionEvent) {
     match event {
         SessionEvent::Connected => log!(info, "link connected", link = link),

@@ -1,27 +1,30 @@
 //! Links: one ordered stream of messages to a peer over all rails that reach it, each message exactly once.
 //!
-//! `doorbell_core::session` decides what a link does. This module carries it out, with channels of Workers and the handshake
-//! that makes them: [`Links`] holds all links of one thread's Workers, and polls them.
+//! `doorbell_core::session` decides what a link does. This module executes the decisions, with channels of Workers and the
+//! handshakes that create them: [`Links`] holds all links of one thread's Workers, and polls them.
 //!
 //! # Memory
-//! All memory of a link exists from its beginning, and no message allocates. A message is copied when it is accepted, since it
-//! may have to be retransmitted, and again into a rail's memory when it is sent. An early fragment is copied, so that it holds no
-//! receive.
+//! A link reserves the memory for messages and requests when it is created. Two things are allocated later: the memory of placed
+//! messages, and the list of messages that a mesh shares with it. A message is copied when the link accepts it, since it may have to be
+//! retransmitted. A fragment is copied again into a slot of a Worker when a rail sends it. A fragment that arrives early is copied, so
+//! that it does not occupy a receive.
 //!
 //! # Rails
-//! `Links::connect` begins a link over every pair of rails that reach each other. Each rail looks anew for the addresses of its
-//! port whenever it connects. The side that connects takes each of its ports for one rail, whatever addresses the port has. The
-//! other side takes one connection of a link on each of its ports; the next one stands by until a rail is lost. A suspect rail
-//! gives way to it. Only the transport judges a rail: the peer's device answers a probe, even with its process stopped.
+//! `Links::connect` begins a link over every pair of rails that reach each other. Each attempt to connect a rail looks up the present
+//! addresses of its port. The connecting side uses each of its ports for one rail, however many addresses the port has. The
+//! accepting side takes one connection of a link on each of its ports. Further connections on the port are refused; their rails stand by,
+//! and are connected if another rail is lost. A new connection replaces a suspect rail on its port. The health of a rail depends only on
+//! the transport: the peer's device answers a probe even if the peer's process is stopped.
 //!
-//! A changed address is announced over any rail that stands, and the other side connects to it. If no rail stands, that
-//! side needs the new handle ([`Links::reroute`]). If a handle has no room for all rails of a process, the side that connects
-//! begins with the rails that it has, and asks for all.
+//! The accepting side announces a changed address over a connected rail, and the connecting side connects to it. Without a connected
+//! rail, the connecting side needs the new handle ([`Links::reroute`]). If a handle has no room for all rails of a process, the
+//! connecting side begins with the listed rails, and asks the process for the others.
 //!
 //! # Ends
-//! A side that ends a link without a farewell sends the reason on each connection that it shuts. It repeats the reason to a peer
-//! that comes back, for as many links that ended last as there may be ([`LinkConfig::links_max`]), 64 at least. If windows were
-//! granted, connections are shut at once, and the reason may be lost. If no connection stands, nobody is notified, and the side that is connected to waits its time to recover.
+//! A side that ends a link without a farewell sends the reason on each connection that it closes, and again to a peer that
+//! reconnects. The reasons of the last [`LinkConfig::links_max`] links that peers began, at least 64, are kept for this. If the side
+//! granted windows, or if its device still reads memory for a transfer, connections are closed at once, and the reason may be lost.
+//! Without a connection the peer is not notified: an accepting peer ends its link when its time to recover is over.
 
 mod acceptor;
 mod arrivals;

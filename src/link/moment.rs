@@ -1,4 +1,4 @@
-//! The moment of a poll, for sessions: they have no clock and no randomness of their own.
+//! The time and the random number of a poll, for sessions, which have neither a clock nor entropy.
 
 use doorbell_core::Instant;
 
@@ -6,6 +6,6 @@ use doorbell_core::Instant;
 #[derive(Clone, Copy)]
 pub(super) struct Moment {
     pub(super) now: Instant,
-    /// Randomness that need not be secret.
+    /// A random number that need not be secret.
     pub(super) random: u64,
 }

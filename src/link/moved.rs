@@ -1,10 +1,9 @@
-//! Record of the handle that was announced to the peer, for the addresses of this process.
+//! Record of the handle with this process's present addresses that was announced to the peer.
 
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
 use doorbell_core::wire::Handle;
 
-/// The handle that was announced last, and for each rail the connection that announced it. Each connection announces it once, as soon as
-/// it takes a frame.
+/// The handle that was announced last, and for each rail the connection that announced it. A connection announces a handle at most once.
 #[derive(Debug)]
 pub(super) struct SentMoves {
     handle: Option<Handle>,
@@ -70,7 +69,7 @@ mod tests {
             sent.note_sent(&first, rail, epoch);
         }
         assert!(sent.was_sent(&first, 0, one) && sent.was_sent(&first, 1, two));
-        // The next connection may be to one that has not heard of it, and another handle is news to all.
+        // The rail's next connection announces the handle again, and every connection announces another handle.
         assert!(!sent.was_sent(&first, 0, Epoch::from_wire(3)));
         assert!(!sent.was_sent(&second, 0, one));
         sent.note_sent(&second, 0, one);

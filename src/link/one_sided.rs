@@ -1,4 +1,4 @@
-//! One-sided requests of a link: what is asked for, over which rail it goes, and what is said beside messages for it.
+//! One-sided requests of a link: their records, the rails that they use, and the frames that are not messages.
 
 mod long;
 pub(super) mod posting;
@@ -27,20 +27,20 @@ use crate::machine::makers::{Makers, Whom};
 use crate::worker::Worker;
 use long::Long;
 
-/// Request for a window of the peer's, of [`LinkConfig::request_bytes_max`](super::LinkConfig::request_bytes_max) bytes at most.
+/// Request to a window of the peer, of at most [`LinkConfig::request_bytes_max`](super::LinkConfig::request_bytes_max) bytes.
 ///
-/// One that is longer than a fragment is executed in stretches of a fragment, in any order and over all rails. Other requests, and the
-/// peer itself, may see some of them done and others not.
+/// A request longer than a fragment is executed in stretches of the length of a fragment, in any order and over all rails. Other
+/// requests, and the peer itself, may see some stretches done and others not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request<'b> {
-    /// WRITE of these bytes. If its rail fails it may be executed again, and so more than once: with the same bytes, and before
-    /// any request that was made after its end, if that is [`RequestEnd::Done`](crate::link::RequestEnd). After another end it may be
-    /// under way on a rail that failed, if no other rail came in time.
+    /// WRITE of these bytes. If its rail fails, it may be executed again with the same bytes. After the end
+    /// [`RequestEnd::Done`](crate::link::RequestEnd) it is not executed any more. After another end it may still be executed by a
+    /// rail that failed.
     Write(&'b [u8]),
-    /// WRITE of these bytes of which nothing is executed again: if its rail fails, it is unknown whether it was executed.
+    /// WRITE of these bytes that is never executed twice. If its rail fails, it is unknown whether it was executed.
     WriteOnce(&'b [u8]),
-    /// READ of so many bytes.
+    /// READ of this number of bytes.
     Read(u32),
     /// Addition to an aligned word, wrapping; the previous value is fetched.
     FetchAndAdd(u64),
@@ -53,7 +53,7 @@ pub enum Request<'b> {
     },
 }
 
-/// Record of a request; the bytes of a WRITE are in the store.
+/// Record of a request or of a stretch. The bytes of a WRITE are stored separately.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     offset: u64,
@@ -73,13 +73,13 @@ enum OneSidedKind {
     },
 }
 
-/// When to look again at what is owed.
+/// Delay before work that no event announces is checked again.
 pub(super) const SOON: Duration = Duration::from_millis(1);
 
-/// An aligned word.
+/// The length of an atomic's word.
 const WORD_BYTES: u32 = 8;
 
-/// Something about windows to be reported.
+/// A change of the peer's windows that is to be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     Granted {
@@ -92,7 +92,7 @@ pub(super) enum News {
     },
 }
 
-/// All that a link has beside its messages.
+/// The one-sided requests, grants and fences of a link.
 pub(super) struct OneSided {
     requests: Requests<Box<[KeptRequest]>>,
     asked: Box<[Asked]>,
@@ -100,11 +100,11 @@ pub(super) struct OneSided {
     long: Long,
     pub(super) ours: Ours,
     theirs: Theirs,
-    /// For each rail, the connection that was there when it was looked last.
+    /// For each rail, its connection when it was last checked.
     seen: [Option<Epoch>; SESSION_RAILS_MAX as usize],
     pub(super) fences: Fences,
     pub(super) news: VecDeque<News>,
-    /// How the peer is reached now, as it said, and which of its handles that is, by its count.
+    /// The new handle that the peer announced, until it is adopted, and the highest number of the peer's handles.
     pub(super) moved: Option<Handle>,
     moved_last: Sequence,
 }
@@ -128,7 +128,7 @@ impl OneSided {
         })
     }
 
-    /// Takes a request in.
+    /// Accepts a request.
     fn begin(
         &mut self,
         (window, offset): (u32, u64),
@@ -208,17 +208,17 @@ impl OneSided {
         }
     }
 
-    /// Says that a request on a rail is done.
+    /// Notes that a request is done.
     pub(super) fn completed(&mut self, id: RequestId) {
         self.requests.done(id);
     }
 
-    /// Says that a stretch of a long request is done on a rail.
+    /// Notes that a stretch of a long request is done.
     pub(super) fn stretch_completed(&mut self, id: RequestId) {
         self.long.completed(id);
     }
 
-    /// Takes what came for something on a rail. The request that is done by it, where that is awaited.
+    /// Handles the data of a request or a stretch. Returns the request that is done now, if its data is to be reported.
     pub(super) fn fetched(&mut self, carried: Carried, data: &[u8]) -> Option<RequestId> {
         match carried {
             Carried::Request(id) => self.requests.done(id).then_some(id),
@@ -230,12 +230,12 @@ impl OneSided {
         }
     }
 
-    /// Says that the peer's device refused a request.
+    /// Notes that the peer's device refused a request.
     pub(super) fn denied(&mut self, id: RequestId) {
         self.requests.denied(id);
     }
 
-    /// Says that the peer's device refused a stretch of a long request.
+    /// Notes that the peer's device refused a stretch of a long request.
     pub(super) fn stretch_denied(&mut self, id: RequestId) {
         self.long.denied(id);
     }
@@ -245,13 +245,13 @@ impl OneSided {
         self.requests.is_any_open()
     }
 
-    /// Whether nothing is to be posted or reported, for a link without open requests, before a connection changes.
+    /// Whether nothing is to be posted or reported before a connection changes, if the link has no open requests.
     pub(super) fn is_at_rest(&self) -> bool {
         let has_news = !self.news.is_empty() || self.moved.is_some() || self.long.is_any();
         !has_news && self.ours.is_at_rest() && self.fences.is_at_rest() && self.requests.fence_due().is_none()
     }
 
-    /// The next end to report. A request that fetched data was reported when the data came, unless it is long.
+    /// Returns the next end to report. A request that fetched data was reported when the data arrived, unless it is long.
     fn poll_end(&mut self) -> Option<LinkEvent<'_>> {
         let (request, end, is_long_read) = loop {
             let (id, end) = self.requests.poll_end()?;
@@ -286,7 +286,7 @@ impl OneSided {
         self.requests.over(reason);
     }
 
-    /// Ends what no rail took in time, and goes on with long requests.
+    /// Ends requests that no rail took in time, and advances long requests.
     fn go_on(&mut self, now: Instant) {
         self.requests.look_at_deadlines(now);
         self.long.look_at_deadlines(now);
@@ -299,12 +299,12 @@ impl OneSided {
         long.go_on(requests, |window| theirs.get(window).is_some(), now);
     }
 
-    /// When to look at the deadlines of requests.
+    /// When to check the deadlines of requests.
     fn wake(&self) -> Option<Deadline> {
         self.requests.wake().into_iter().chain(self.long.wake()).min()
     }
 
-    /// Operation that a request or a stretch needs over a rail's connection, and its record.
+    /// Returns the operation of a request or a stretch on a rail's connection, and its record. `None` if the connection cannot execute it.
     fn operation(&self, what: Carried, window: u32, over: (u8, Epoch)) -> Option<(Operation, Asked)> {
         let asked = match what {
             Carried::Request(id) => *self.asked.get(id.place())?,
@@ -313,7 +313,7 @@ impl OneSided {
         };
         let range = (asked.offset, u64::from(asked.bytes));
         let remote: RemoteAddress = self.theirs.address(window, over, range)?;
-        // By another key the same memory may be at other addresses.
+        // Each key may have a different base address for the same memory.
         let is_word = matches!(asked.kind, OneSidedKind::Add(_) | OneSidedKind::Swap { .. });
         if is_word && !is_of_word(remote.address()) {
             return None;
@@ -333,7 +333,7 @@ impl OneSided {
 }
 
 impl<P: Provider, N: Network> Link<P, N> {
-    /// Takes a request of a window of the peer's in.
+    /// Accepts a request to a window of the peer.
     pub(super) fn ask(
         &mut self,
         at: (u32, u64),
@@ -349,10 +349,11 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.one_sided.begin(at, request, now)
     }
 
-    /// When to poll again at the latest: now, where it is over, since its end is yet to be reported.
+    /// When to poll again at the latest. If the session is over, that is now, since the end has to be reported, or soon if transfers are
+    /// still open.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         if self.session.over().is_some() {
-            // Its channels are shut behind a poll, and threads fence memory.
+            // Transfers end after channels are shut by a poll and threads have deregistered memory.
             let is_waiting = self.transfers.is_any_open();
             return Some(if is_waiting {
                 Deadline::after(now, SOON)
@@ -379,7 +380,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             .min()
     }
 
-    /// Reports all events that are not messages.
+    /// Reports the events of windows, requests, transfers and loans.
     pub(super) fn report_beside(&mut self, now: Instant, mut each: impl FnMut(LinkEvent<'_>)) {
         while let Some(news) = self.one_sided.news.pop_front() {
             each(match news {
@@ -405,7 +406,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Goes by what the peer said beside its messages.
+    /// Handles a frame of the peer that is no message.
     pub(super) fn hear_beside(&mut self, rail: u8, frame: &SessionFrame<'_>, Moment { now, random }: Moment) {
         match frame {
             SessionFrame::Grant(granted) => {
@@ -447,8 +448,8 @@ impl<P: Provider, N: Network> Link<P, N> {
                     self.session.fail(FinalReason::Violation(violation));
                 }
             }
-            // A handle that was held up on its rail is older. The present one is taken again: it is announced on each
-            // connection, also for a side that could not use it, or has gone by another handle since.
+            // A handle with a lower number was delayed on its rail, and is ignored. One with the same number is adopted again: another
+            // connection may announce it after this side failed to use it, or adopted another handle.
             SessionFrame::Moved(header, handle) if header.sequence() >= self.one_sided.moved_last => {
                 self.one_sided.moved_last = header.sequence();
                 self.one_sided.moved = Some(handle.to_handle());
@@ -457,7 +458,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Does what there is to do beside messages, as far as rails take it.
+    /// Advances requests, grants, fences, transfers and placed memory, as far as rails have room.
     pub(super) fn go_on_beside(
         &mut self,
         workers: &mut [Worker<P>],
@@ -467,7 +468,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let now = moment.now;
         self.transfers.begin_turn();
         if let Some(reason) = self.session.over() {
-            // Its rails are shut by now, and did not fail.
+            // Its rails are shut by now, so open requests end with the reason of the link.
             self.one_sided.over(reason);
             self.transfers.over(reason);
             self.transfers.look(now, makers, self.whom());
@@ -493,18 +494,18 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.session.await_beside(self.awaits_beside());
     }
 
-    /// Whether requests or transfers have no end yet.
+    /// Whether there are open requests, or transfers.
     pub(super) fn awaits_beside(&self) -> bool {
         self.one_sided.is_any_open() || self.transfers.is_any()
     }
 
-    /// For whom threads work on the memory of its transfers.
+    /// The peer for whose jobs helper threads register and deregister memory.
     pub(super) fn whom(&self) -> Whom {
         let peer = self.handle.map(|handle| handle.instance()).or(self.peer);
         peer.map_or(Whom::All, Whom::Peer)
     }
 
-    /// Looks at which connections are gone, and which are there.
+    /// Notes which connections were lost, and which exist now.
     fn note_rails(&mut self, now: Instant) {
         for (index, rail) in (0..self.session.rails_end()).zip(&self.rails) {
             let epoch = rail.at.map(|_| self.session.rail_epoch(index));
@@ -527,7 +528,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 *seen = epoch;
             }
             if let Some(epoch) = epoch.filter(|_| self.session.rail_state(index) != HealthState::Down) {
-                // With the next connection the peer has let go of those before.
+                // A peer that attached a new connection accepts nothing more from earlier ones.
                 let before = Epoch::from_wire(epoch.to_u32().saturating_sub(1));
                 self.one_sided.fenced(index, before);
                 self.transfers.fenced(index, before);
@@ -536,7 +537,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Whether the connections are there that were looked at last. Otherwise what is owed for a lost one is not known yet.
+    /// Whether no connection has changed since the last check. Otherwise fences for a lost one may still have to be requested.
     pub(super) fn has_noted_rails(&self) -> bool {
         let rails = (0..self.session.rails_end())
             .zip(&self.rails)
@@ -546,14 +547,14 @@ impl<P: Provider, N: Network> Link<P, N> {
         epochs.all(|(epoch, seen)| epoch == *seen)
     }
 
-    /// The channel of a rail, if something may be posted there now.
+    /// Returns the channel of a rail, if a frame may be posted on it now.
     pub(super) fn open_rail(&self, rail: u8) -> Option<(At, Epoch)> {
         let at = self.rails.get(usize::from(rail))?.at?;
         let may = self.session.takes_beside(rail);
         may.then(|| (at, self.session.rail_epoch(rail)))
     }
 
-    /// Any rail that takes something now, the best first.
+    /// Returns a rail on which a frame may be posted now, preferably one that is [`HealthState::Up`].
     pub(super) fn any_rail(&self) -> Option<(u8, At, Epoch)> {
         let rails = (0..self.session.rails_end()).filter_map(|rail| {
             let (at, epoch) = self.open_rail(rail)?;
@@ -575,7 +576,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.one_sided.ours.note_sent(rail, &granted, ticket);
             }
         }
-        // A peer may ask about a rail that was never used.
+        // A peer may ask about a rail that was never used, so the loop is over all rails.
         for rail in 0..SESSION_RAILS_MAX {
             let Some(through) = self.one_sided.fences.due(rail) else {
                 continue;
@@ -604,9 +605,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.say_moved(workers, ours, moment);
     }
 
-    /// Notifies the peer how this process is reached now, on each connection once.
+    /// Announces the present handle of this process on the best rail, at most once on each connection.
     fn say_moved(&mut self, workers: &mut [Worker<P>], ours: Option<&(Handle, Sequence)>, moment: Moment) {
-        // The peer never connects to the side that connects, so only the other side announces its handle.
+        // Only the connecting side needs a handle, so only the accepting side announces one.
         let Some((handle, number)) = ours.filter(|_| self.session.role() == Role::Responder) else {
             return;
         };

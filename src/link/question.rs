@@ -1,4 +1,4 @@
-//! The question to a peer for all its rails, where its handle has no room for them.
+//! The question to a peer for all its rails, if its handle has no room for them.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -14,14 +14,14 @@ use crate::connect::asking::Asking;
 use crate::connect::node::Node;
 use crate::worker::Worker;
 
-/// Whether the peer is to be asked, and when.
+/// The state of the question, and when to ask next.
 pub(super) struct Question<N: Network> {
     asking: Option<Asking<N>>,
-    /// Not before; none where there is nothing to ask for.
+    /// When to ask; `None` if there is nothing to ask, or the question is under way.
     next: Option<Deadline>,
-    /// How often it was put without an answer that helps: each time at another address.
+    /// Number of consecutive questions without a useful answer. Each goes to another address.
     failed: u32,
-    /// Whether it was answered, and what reaches the rails in the answer is not known yet.
+    /// Whether the peer has answered, and the scan for pairs with the rails in the answer is not done.
     is_open: bool,
 }
 
@@ -41,7 +41,7 @@ impl<N: Network> Question<N> {
         self.asking.is_some()
     }
 
-    /// The stream to the peer that is asked.
+    /// The stream to the peer, while it is being asked.
     pub(super) fn waited(&self) -> Option<Waited<'_, N::Stream>> {
         self.asking.as_ref().map(Asking::waited)
     }
@@ -60,7 +60,7 @@ impl<N: Network> Question<N> {
 }
 
 impl<P: Provider, N: Network> Link<P, N> {
-    /// The peer is to be asked, where it has more rails than its handle says.
+    /// Schedules the question if the peer has more rails than its handle lists.
     pub(super) fn ask_for_rails(&mut self) {
         let question = &mut self.question;
         if self.handle.as_ref().is_some_and(Handle::has_more) {
@@ -70,7 +70,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Asks, where that is due.
+    /// Asks the peer if the question is due.
     pub(super) fn put_question(
         &mut self,
         node: &Node<P, N>,
@@ -80,13 +80,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         if self.session.over().is_some() {
             self.question = Question::default();
         }
-        // Which rail of ours leads there is known once our ports were looked at.
+        // The scan under way finds the addresses that a rail of this host reaches.
         let is_free = !self.question.is_asked() && self.finding.is_none();
         let is_due = self.question.next.is_some_and(|next| next.has_passed(now));
         let Some(handle) = self.handle.filter(|_| is_due && is_free) else {
             return;
         };
-        // Addresses that a rail of ours leads to come first.
+        // Addresses that a rail of this host reaches come first.
         let between = self.rails.iter().filter_map(|rail| rail.between.as_ref());
         let paired = between.map(|between| between.peer.address().address());
         let listed = handle.rails().iter().map(|rail| rail.address().address());
@@ -99,7 +99,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let turn = usize::try_from(self.question.failed).unwrap_or(0);
         let turn = turn.checked_rem(addresses.len()).unwrap_or(0);
         let within = Deadline::after(now, config.session.attach_within);
-        // An address that no network reaches fails at once, and the next one is asked.
+        // If no network reaches an address, the attempt fails at once, and the next address is used.
         let (before, from) = addresses.split_at(turn);
         let mut in_turn = from.iter().chain(before);
         let mut refused = None;
@@ -122,7 +122,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Goes by what the peer answered, and by what was found since.
+    /// Handles the peer's answer, and the result of the scan that follows.
     pub(super) fn hear_answer(
         &mut self,
         node: &Node<P, N>,
@@ -145,7 +145,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                     self.find_rails(node, workers, asked.rails().to_vec(), now);
                     self.question.is_open = true;
                 }
-                // It did not answer, or another process did.
+                // The peer did not answer in time, or another process answered.
                 None => self.question.again(Moment { now, random }, config),
             }
         }
@@ -155,7 +155,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         if self.rails.iter().any(|rail| rail.between.is_some()) {
             self.question.failed = 0;
         } else {
-            // No rail of ours reaches any of its as things are.
+            // At present no rail of this host reaches one of the peer's.
             self.question.again(Moment { now, random }, config);
         }
     }

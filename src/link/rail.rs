@@ -1,4 +1,4 @@
-//! A rail of a link: its channel, the one that is being made, and what is in flight.
+//! A rail of a link: its channel, the attempt to connect it, and its requests in flight.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -18,14 +18,14 @@ use crate::connect::connecting::Connecting;
 use crate::error::ConnectError;
 use crate::worker::channel::ChannelId;
 
-/// A channel that is a rail's.
+/// A channel, by the index of its Worker and its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At {
     pub(super) worker: usize,
     pub(super) channel: ChannelId,
 }
 
-/// Which port of ours and which rail of the peer's it is between.
+/// The port of this host and the rail of the peer that a rail connects.
 #[derive(Clone, Debug)]
 pub(super) struct Between {
     pub(super) device: String,
@@ -33,13 +33,13 @@ pub(super) struct Between {
     pub(super) peer: AdvertisedRail,
 }
 
-/// Why a rail could not be connected when that was last tried.
+/// Reason why the last attempt to connect a rail failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct NotConnected {
-    /// Between which of our ports and which address of the peer's; `None` where no rail of ours reaches any of the peer's.
+    /// The port of this host and the address of the peer; `None` if no rail of this host reaches one of the peer's.
     pub between: Option<RailEnds>,
-    /// Why.
+    /// The reason.
     pub why: ConnectError,
 }
 
@@ -47,7 +47,7 @@ pub struct NotConnected {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RailEnds {
-    /// Our device.
+    /// The device of this host.
     pub device: String,
     /// The port of the device.
     pub port: u8,
@@ -64,45 +64,45 @@ impl fmt::Display for NotConnected {
     }
 }
 
-/// Something that was posted.
+/// A request that was posted, and has not completed.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     ticket: Ticket,
-    /// The bytes of its backlog.
+    /// The bytes that count towards the rail's backlog.
     backlog: u64,
-    /// The request or the piece, if it is no frame.
+    /// Its contents, unless it is a frame.
     carried: Option<Carried>,
 }
 
-/// A request that was posted on a rail and is no frame.
+/// The contents of a request on a rail that is not a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Carried {
     /// A one-sided request.
     Request(RequestId),
     /// A stretch of a one-sided request that is longer than a fragment.
     Stretch(RequestId),
-    /// Pieces of a transfer, of so many bytes and so many of them; or the last part of one.
+    /// Pieces of a transfer, with their bytes and their number; or the last part of a piece.
     Piece(TransferId, u32, u16),
     /// An earlier part of a piece.
     Part(TransferId),
-    /// A fragment that is written into this place at the peer; or its last part.
+    /// A fragment that is written into this place of the peer's memory, or its last part.
     Placed(u32),
     /// An earlier part of such a fragment.
     PlacedPart,
 }
 
 pub(super) struct LinkRail<P: Provider, N: Network> {
-    /// Pair of rails that this one connects; only on the side that connects.
+    /// The port and the peer's rail that it connects; only on the connecting side.
     pub(super) between: Option<Between>,
     pub(super) connecting: Option<Connecting<P, N>>,
-    /// The question to a process that says it is not the peer, and the failure that it reported.
+    /// The question to a process that rejected the handle as stale, and the failure of that attempt.
     pub(super) asking: Option<(Asking<N>, ConnectError)>,
-    /// Whether it is to lead to another address than it is being connected to, or than is asked.
+    /// Whether the peer's address has changed since the present attempt or question began.
     pub(super) is_readdressed: bool,
-    /// Until it is connected.
+    /// Why the last attempt failed, until one succeeds.
     pub(super) not_connected: Option<NotConnected>,
     pub(super) at: Option<At>,
-    /// The port of the device that its channel is on, where the peer connected.
+    /// The device's port that its channel uses, if the peer connected.
     pub(super) port: u8,
     /// Source address of its handshake's stream, if the peer connected.
     pub(super) from: Option<IpAddr>,
@@ -111,33 +111,33 @@ pub(super) struct LinkRail<P: Provider, N: Network> {
     pub(super) counts: LinkRailCounts,
     /// Requests that were posted and have not completed.
     in_flight: VecDeque<InFlight>,
-    /// Requests of the previous channel, while its device may still report why it failed: failed receives are often reported
-    /// first.
+    /// Requests of the previous channel that are not frames. The device may report the cause of the channel's failure for one of them later,
+    /// since failed receives are often reported first.
     before: Option<(At, VecDeque<InFlight>)>,
 }
 
-/// Between which Worker's device and which address a channel is.
+/// The Worker whose device a channel uses, and the address of the peer's rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leads {
     pub(super) worker: usize,
     pub(super) peer: IpAddr,
 }
 
-/// Counts of a rail of a link, over all channels it had.
+/// Counts of a rail of a link, over all of its channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkRailCounts {
-    /// Channels it had.
+    /// Channels that were connected.
     pub connections: u64,
-    /// Channels it lost.
+    /// Channels that failed or were given up.
     pub failures: u64,
-    /// Requests posted: frames, one-sided ones, and signs of life asked for.
+    /// Posted requests: frames, one-sided requests, and probes.
     pub sent: u64,
     /// Bytes of these, with their headers.
     pub sent_bytes: u64,
-    /// Frames that came.
+    /// Received frames.
     pub received: u64,
-    /// Bytes of these, with their headers.
+    /// Bytes of these with their headers, and bytes that the peer placed by WRITE.
     pub received_bytes: u64,
 }
 
@@ -176,7 +176,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         })
     }
 
-    /// Has it connected between these from now on. Says whether that leads to another address than before.
+    /// Makes it connect this pair from now on. Returns whether the peer's address changes.
     pub(super) fn goes_to(&mut self, between: Between) -> bool {
         let leads = |between: &Between| between.peer.address().address();
         let is_other = self.between.as_ref().map(leads) != Some(leads(&between));
@@ -185,7 +185,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         is_other
     }
 
-    /// Makes a channel to this address the rail's; gives the one it had.
+    /// Makes a channel to this address the rail's channel, and returns the previous one.
     pub(super) fn attach(&mut self, at: At, peer: IpAddr) -> Option<At> {
         let old = self.lose();
         self.leads = Some(Leads {
@@ -199,14 +199,14 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         old
     }
 
-    /// When to look at the latest what became of its being connected, if it is.
+    /// When to poll the present attempt or question again at the latest.
     pub(super) fn connecting_until(&self) -> Option<Deadline> {
         let connecting = self.connecting.as_ref().map(Connecting::deadline);
         let asking = self.asking.as_ref().map(|(asking, _)| asking.deadline());
         connecting.or(asking)
     }
 
-    /// Notes why it could not be connected.
+    /// Notes why an attempt to connect it failed.
     pub(super) fn note_failure(&mut self, why: ConnectError) {
         let between = self.between.as_ref().map(|between| RailEnds {
             device: between.device.clone(),
@@ -216,14 +216,14 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         self.not_connected = Some(NotConnected { between, why });
     }
 
-    /// Forgets its channel, which failed or is given up.
+    /// Removes and returns its channel, and counts a failure.
     pub(super) fn lose(&mut self) -> Option<At> {
         let old = self.detach()?;
         self.counts.failures = self.counts.failures.wrapping_add(1);
         Some(old)
     }
 
-    /// Forgets its channel.
+    /// Removes and returns its channel.
     pub(super) fn detach(&mut self) -> Option<At> {
         let old = self.at.take()?;
         let asked = self.in_flight.iter().filter(|one| one.carried.is_some());
@@ -237,7 +237,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         self.counts.sent_bytes = self.counts.sent_bytes.wrapping_add(bytes);
     }
 
-    /// Notes that the peer wrote so many bytes in front of a frame.
+    /// Notes that the peer placed this many bytes by WRITE before it sent a frame.
     pub(super) fn was_written(&mut self, bytes: u32) {
         self.counts.received_bytes = self.counts.received_bytes.wrapping_add(bytes.into());
     }
@@ -256,13 +256,13 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         });
     }
 
-    /// The request that was posted as this on the rail's channel, and is no frame.
+    /// Returns the contents of a request on the rail's channel, unless it is a frame.
     pub(super) fn carried_by(&self, ticket: Ticket) -> Option<Carried> {
         let mut in_flight = self.in_flight.iter();
         in_flight.find(|one| one.ticket == ticket)?.carried
     }
 
-    /// The request or the piece that was posted on this channel, be it the rail's or the one it had before.
+    /// Returns the contents of a request on this channel, if it is the rail's present or previous one. `None` for a frame.
     pub(super) fn carried_on(&self, at: At, ticket: Ticket) -> Option<Carried> {
         let before = || Some(&self.before.as_ref().filter(|(before, _)| *before == at)?.1);
         let mut posted = match self.at == Some(at) {
@@ -272,7 +272,8 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         posted.find(|one| one.ticket == ticket)?.carried
     }
 
-    /// All up to a request are done: how many, and of how many bytes. `done` gets those that are no frames.
+    /// Removes the requests up to this one, which are done. Returns their number and bytes. `done` gets the contents of those that are not
+    /// frames.
     pub(super) fn completed(&mut self, through: Ticket, mut done: impl FnMut(Carried)) -> (u32, u64) {
         let (mut requests, mut bytes) = (0_u32, 0_u64);
         while let Some(one) = self.in_flight.front() {
@@ -290,8 +291,8 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
     }
 }
 
-/// Whether a request is among those up to another, which followed it on the same queue.
+/// Whether a request was posted no later than `through` on the same queue.
 pub(super) const fn is_through(through: Ticket, ticket: Ticket) -> bool {
-    // Positions are counted on and on; what is later is nearly all the way round.
+    // Positions wrap: a later one is at a distance of more than half of the range.
     through.position().wrapping_sub(ticket.position()) <= u64::MAX / 2
 }

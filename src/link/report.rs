@@ -1,4 +1,4 @@
-//! Reports of the rails of a link, and the counts of links that are over.
+//! Reports about the rails of a link, and the counts of links that are over.
 
 use core::net::IpAddr;
 
@@ -20,17 +20,17 @@ use super::transfers::TransferTotals;
 pub struct LinkRailReport<'l> {
     /// The rail's number, the same on both sides.
     pub rail: u8,
-    /// Our device.
+    /// The device of this host.
     pub device: &'l str,
     /// The address of the peer's rail.
     pub peer: IpAddr,
     /// State of the rail.
     pub state: HealthState,
-    /// Counts over all channels it had.
+    /// Counts over all of its channels.
     pub counts: LinkRailCounts,
 }
 
-/// Counts of links that are over, so that totals do not fall when a link ends.
+/// Counts of links that are over, so that totals do not decrease when a link ends.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     counts: SessionCounts,
@@ -53,7 +53,7 @@ impl Gone {
         }
     }
 
-    /// Forgets the rails that no link has a like of: nothing is reported of these any more.
+    /// Removes the counts of rails between a Worker and an address that no link has a rail between: they are not reported.
     pub(super) fn keep(&mut self, mut is_reported: impl FnMut(&Leads) -> bool) {
         self.rails.retain(|(leads, _)| is_reported(leads));
     }
@@ -65,7 +65,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.gone.counts
     }
 
-    /// Counts of ended links' rails between a device of ours and an address, as long as another link has a rail there.
+    /// Counts of the rails of ended links, for each device of this host and address of a peer between which another link has a rail.
     pub fn rails_gone(&self) -> impl Iterator<Item = (&str, IpAddr, LinkRailCounts)> {
         let core = &self.core;
         core.gone.rails.iter().filter_map(|(leads, counts)| {
@@ -74,13 +74,13 @@ impl<P: Provider, N: Network> Links<P, N> {
         })
     }
 
-    /// The memory for long messages that there is, and why there is none where a device refused it.
+    /// Returns the amount of memory for long messages, and why a device refused it, if one did.
     pub fn placed_memory(&self) -> PlacedMemory {
         let short = self.core.links().filter(|(_, link)| link.placing.is_short());
         self.core.budget.report(short.count())
     }
 
-    /// The rails of a link that are connected, or ever were; none where there is no such link.
+    /// The rails of a link that are or were connected; none if there is no such link.
     pub fn rails(&self, id: LinkId) -> impl Iterator<Item = LinkRailReport<'_>> {
         let core = &self.core;
         let link = core.link(id);
@@ -97,20 +97,20 @@ impl<P: Provider, N: Network> Links<P, N> {
         })
     }
 
-    /// Reasons why a link has no rail, or lacks some, each from the last attempt. They are kept for a link that is over, until
-    /// another link ends at its place.
+    /// Reasons why a link has no rail, or why some are not connected, each from the last attempt. The reasons of a link that is over are kept
+    /// until another link ends at the same index.
     pub fn not_connected(&self, id: LinkId) -> impl Iterator<Item = &NotConnected> {
         let link = self.core.link(id).into_iter();
         let before = self.core.before(id).unwrap_or_default();
         link.flat_map(Link::not_connected).chain(before)
     }
 
-    /// Takes those reasons of a link that is over; once.
+    /// Takes those reasons of a link that is over. A second call returns none.
     pub(crate) fn take_not_connected(&mut self, id: LinkId) -> Vec<NotConnected> {
         self.core.take_before(id)
     }
 
-    /// Whether a rail of any link is being connected or looked for, or a peer asked for its rails.
+    /// Whether a rail of any link is being connected or searched for, or a peer is being asked for its rails.
     pub(crate) fn is_connecting(&self) -> bool {
         let mut links = self.core.links().map(|(_, link)| link);
         links.any(|link| {

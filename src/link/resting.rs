@@ -1,8 +1,8 @@
-//! Links that have nothing to do until a moment, so that a poll passes them by.
+//! Links that have nothing to do before a known time, so that polls skip them.
 //!
-//! A link rests once a poll moved it on and found nothing to do. Every way to change a link from outside a poll's round stirs it:
-//! `Core::link_mut`, `link_to_send`, `links_mut` and `add` do. A link that awaits something of which nothing informs it (a thread, a stream,
-//! room on a rail) does not rest: [`Link::rests_until`] lists all of that.
+//! A link rests once a poll has advanced it and found nothing left to do. Every access that may change a link outside of a poll's round
+//! ends its rest: `Core::link_mut`, `link_to_send`, `links_mut` and `add` call [`Resting::stir`]. A link does not rest while it awaits
+//! something that no call reports to it, such as a thread, a stream or room on a rail. [`Link::rests_until`] lists these.
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
@@ -11,30 +11,31 @@ use doorbell_core::{Deadline, Instant};
 use super::rail::LinkRail;
 use super::state::Link;
 
-/// Polls that move a link on after it was stirred: the second one does what the first one brought about, and finds whether it may rest.
+/// Number of polls that advance a link after a change. The second one handles the consequences of the first, and finds whether the link
+/// may rest.
 const TURNS: u8 = 2;
 
-/// Rounds of a link yet to come, or its rest.
+/// Whether a link is to be advanced, or rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
-    /// It is moved on by so many polls, and then by each until it may rest.
+    /// So many more polls advance it, and then each poll until it may rest.
     Turns(u8),
-    /// It has nothing to do before this moment.
+    /// Nothing is to be done before this time.
     Until(Deadline),
 }
 
-/// When each link, by its place, is to be moved on.
+/// When each link is to be advanced, by the link's index.
 #[derive(Debug)]
 pub(super) struct Resting {
     of: Vec<Rest>,
-    /// No link has anything to do before it.
+    /// No link has anything to do before this time.
     next: Deadline,
 }
 
-/// A moment that has passed.
+/// A time that has passed.
 const PASSED: Deadline = Deadline::at(Instant::from_ns(0));
 
-/// A moment that does not come.
+/// A time that is never reached.
 pub(super) const NEVER: Deadline = Deadline::at(Instant::from_ns(u64::MAX));
 
 impl Default for Resting {
@@ -47,7 +48,7 @@ impl Default for Resting {
 }
 
 impl Resting {
-    /// Notes that the link in this place was changed, or is another.
+    /// Notes that the link at this index was changed or replaced.
     #[inline]
     pub(super) fn stir(&mut self, place: usize) {
         match self.of.get_mut(place) {
@@ -68,13 +69,13 @@ impl Resting {
         self.next = PASSED;
     }
 
-    /// Whether any link is to be moved on now.
+    /// Whether any link is to be advanced now.
     #[inline]
     pub(super) fn is_any_due(&self, now: Instant) -> bool {
         self.next.has_passed(now)
     }
 
-    /// Begins a round of the link in this place. Says whether it is to be moved on now.
+    /// Begins a round of the link at this index. Returns whether the link is to be advanced now.
     pub(super) fn begin(&mut self, place: usize, now: Instant) -> bool {
         let is_due = self.is_due(place, now);
         if let Some(rest) = self.of.get_mut(place).filter(|_| is_due) {
@@ -86,7 +87,7 @@ impl Resting {
         is_due
     }
 
-    /// Whether the link in this place is to be moved on now.
+    /// Whether the link at this index is to be advanced now.
     pub(super) fn is_due(&self, place: usize, now: Instant) -> bool {
         match self.of.get(place) {
             Some(Rest::Until(until)) => until.has_passed(now),
@@ -94,14 +95,14 @@ impl Resting {
         }
     }
 
-    /// Ends a round of the link in this place, which has nothing to do until a moment, if that is known.
+    /// Ends a round of the link at this index. `until` is asked for the time until which it may rest if no further round is due.
     pub(super) fn end(&mut self, place: usize, until: impl FnOnce() -> Option<Deadline>) {
         if let Some(rest) = self.of.get_mut(place).filter(|rest| **rest == Rest::Turns(0)) {
             *rest = until().map_or(Rest::Turns(0), Rest::Until);
         }
     }
 
-    /// Ends the round of all links.
+    /// Ends the round of all links, and computes the time of the next one.
     pub(super) fn end_all(&mut self) {
         let next = self.of.iter().map(|rest| match rest {
             Rest::Turns(_) => PASSED,
@@ -110,7 +111,7 @@ impl Resting {
         self.next = next.min().unwrap_or(NEVER);
     }
 
-    /// Until when the link in this place rests, if it does.
+    /// The time until which the link at this index rests, if it does.
     pub(super) fn until(&self, place: usize) -> Option<Deadline> {
         match self.of.get(place) {
             Some(Rest::Until(until)) => Some(*until),
@@ -120,8 +121,8 @@ impl Resting {
 }
 
 impl<P: Provider, N: Network> Link<P, N> {
-    /// The moment before which it has nothing to do, if nothing is reported to it and no call changes it. `None` if that is not known:
-    /// then each poll moves it on.
+    /// Returns the time before which the link has nothing to do, if nothing is reported to it and no call changes it. `None` if the time is
+    /// not known: then each poll advances the link.
     pub(super) fn rests_until(&mut self, now: Instant) -> Option<Deadline> {
         let is_connecting = |rail: &LinkRail<P, N>| rail.connecting.is_some() || rail.asking.is_some();
         let awaits_others = self.finding.is_some()
@@ -151,7 +152,7 @@ mod tests {
         Instant::from_ns(ns)
     }
 
-    /// One poll at this moment, after which links may rest until another: the places that were moved on.
+    /// Polls once at this time, after which links may rest until `until`. Returns the indices of the links that were advanced.
     fn poll(resting: &mut Resting, now: u64, until: Option<u64>) -> Vec<usize> {
         if !resting.is_any_due(at(now)) {
             return Vec::new();
@@ -176,14 +177,14 @@ mod tests {
         for now in [12, 99] {
             assert_eq!(poll(&mut resting, now, Some(100)), [0; 0]);
         }
-        // At the moment itself, and once more for what that brought about.
+        // The links are advanced at that time, and once more for the consequences.
         assert_eq!(poll(&mut resting, 100, Some(200)), [0, 1]);
         assert_eq!(poll(&mut resting, 100, Some(200)), [0, 1]);
         assert_eq!(poll(&mut resting, 101, Some(200)), [0; 0]);
         resting.stir(1);
         assert_eq!(poll(&mut resting, 102, Some(300)), [1]);
         assert_eq!(poll(&mut resting, 103, Some(300)), [1]);
-        // The other one has kept its own.
+        // The other link still has its own time.
         assert_eq!(poll(&mut resting, 200, Some(300)), [0]);
         resting.stir_all();
         assert_eq!(poll(&mut resting, 201, Some(300)), [0, 1]);

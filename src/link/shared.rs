@@ -1,11 +1,11 @@
-//! Messages that a link shares with its caller until the peer has them: their fragments are cut from them, and no copy is kept.
+//! Messages whose bytes a link shares with its caller until the peer has acknowledged them, instead of a copy.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use doorbell_core::session::{Fragment, Sequence, Unsent};
 
-/// A message, and the numbers of its first and its last fragment.
+/// A shared message, and the numbers of its first and its last fragment.
 #[derive(Debug)]
 struct SharedMessage {
     first: Sequence,
@@ -28,7 +28,8 @@ impl SharedMessages {
         });
     }
 
-    /// The bytes of a fragment; `None` if it is of no shared message. Each fragment but the last of a message has `each` bytes.
+    /// Returns the bytes of a fragment; `None` if it belongs to no shared message. Each fragment of a message has `each` bytes, except for the
+    /// last one.
     #[inline]
     pub(super) fn get(&self, fragment: &Fragment, each: u32) -> Option<&[u8]> {
         if self.messages.is_empty() {
@@ -50,7 +51,7 @@ impl SharedMessages {
         message.bytes.get(range)
     }
 
-    /// Lets go of all messages of which no fragment is kept any more.
+    /// Releases the messages whose last fragment is acknowledged.
     #[inline]
     pub(super) fn let_go(&mut self, is_kept: impl Fn(Sequence) -> bool) {
         while self
@@ -100,7 +101,7 @@ mod tests {
             cut,
             [&all[..4], &all[4..8], &all[8..10], &all[10..13], &all[13..]]
         );
-        // One that the link stores itself.
+        // A fragment of a message that the link stores.
         outbox.push(4, true, true, false);
         assert_eq!(shared.get(&outbox.get(Sequence(5)).unwrap(), 4), None);
     }

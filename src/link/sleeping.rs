@@ -1,8 +1,8 @@
-//! Sleeping for links: the order of arming and polling, how long a sleep may last, and all that ends it.
+//! Sleeping for links: the order of arming and polling, the length of a sleep, and the descriptors that end it.
 //!
-//! The order is `doorbell_hotpath::prepare_sleep`, for all Workers at once: their queues are armed, and links poll once more. A
-//! poll does not act at once on all that it brings about. A rail that it connects may have early messages, which only the next poll
-//! reports. So a thread sleeps only after a poll that left nothing to the next.
+//! `doorbell_hotpath::prepare_sleep` sets the order, for all Workers together: their queues are armed, and the links poll once more. A
+//! poll may leave work to the next poll. For example, a rail that it connects may have early messages, which only the next poll
+//! reports. So a thread sleeps only after a poll that left no work.
 
 use core::hash::{Hash as _, Hasher as _};
 use core::time::Duration;
@@ -23,13 +23,14 @@ use crate::machine::tcp::Tcp;
 use crate::worker::event::Event;
 use crate::worker::{Turn, WaitError, Watched, Worker};
 
-/// Polls behind an arming, at most, until one leaves nothing to the next.
+/// Limit on polls after arming, until one leaves no work to the next.
 const SETTLING_POLLS: u32 = 16;
 
-/// How often peers are looked for whose handshakes are polled elsewhere ([`Links::accept_from`]), and wake nobody.
+/// Interval of polls for peers whose handshakes the caller polls ([`Links::accept_from`]), since no descriptor announces them.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
-/// A network whose waits end for descriptors, too, so that one sleep is for both: [`Tcp`], and the network of a simulated host.
+/// A network whose waits also end when a descriptor is readable, so that one sleep covers both: [`Tcp`], and the network of a
+/// simulated host.
 pub trait WatchedNetwork: for<'d> WaitBeside<BorrowedFd<'d>> {}
 
 impl<N: for<'d> WaitBeside<BorrowedFd<'d>>> WatchedNetwork for N {}
@@ -40,7 +41,7 @@ impl<N: for<'d> WaitBeside<BorrowedFd<'d>>> WatchedNetwork for N {}
 pub struct LinkDescriptor<'l> {
     /// The descriptor, to be watched for input.
     pub descriptor: BorrowedFd<'l>,
-    /// Whether it is to be watched for output, too: a stream that is not up yet, or that has unsent bytes.
+    /// Whether it is to be watched for output, too: the stream is not connected yet, or has unsent bytes.
     pub awaits_room: bool,
 }
 
@@ -63,12 +64,12 @@ impl<'l> LinkDescriptor<'l> {
     }
 }
 
-/// Completions that a poll took.
+/// The completions that a poll took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken {
-    /// Their count.
+    /// The number.
     count: u32,
-    /// Whether it left some that nothing announces again.
+    /// Whether the poll left completions or connections that no notification announces again.
     is_behind: bool,
 }
 
@@ -83,7 +84,7 @@ impl Taken {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Waiting {
     pub(crate) waiter: Waiter,
-    /// Whether something was refused for want of room, which no event reports.
+    /// Whether a call was refused as full. No event reports that room is available again.
     is_refused: bool,
 }
 
@@ -93,13 +94,13 @@ impl Waiting {
     }
 }
 
-/// Links, or a mesh, as what is waited for.
+/// Links, or a mesh, in the form that a [`Waiter`] waits for.
 pub(crate) struct WaitedFor<'w, P: Provider, N: Network, O, F, S> {
     owner: &'w mut O,
     node: &'w Node<P, N>,
     workers: &'w mut [Worker<P>],
     deadline: Deadline,
-    /// Whether the next poll is the one behind an arming.
+    /// Whether the next poll is the first one after arming.
     is_armed: bool,
     poll: F,
     sleep: S,
@@ -119,14 +120,14 @@ where
         (self.poll)(self.owner, self.workers, is_armed).map_err(WaitError::Provider)
     }
 
-    /// Each Worker takes its own as it is armed.
+    /// Does nothing: each Worker acknowledges its notifications when it is armed.
     fn acknowledge(&mut self) -> Result<(), WaitError> {
         Ok(())
     }
 
     fn arm(&mut self) -> Result<(), WaitError> {
         for worker in &mut *self.workers {
-            // A link's frames are not solicited, and each of them is awaited.
+            // Frames of a link are not marked as solicited, so every completion has to notify.
             worker.arm_for(false)?;
         }
         self.is_armed = true;
@@ -149,7 +150,7 @@ where
     F: FnMut(&mut O, &mut [Worker<P>], bool) -> Result<u32, ProviderError>,
     S: FnMut(&O, &[Worker<P>], Deadline) -> Result<Woken, WaitError>,
 {
-    /// Calls `poll` with whether all that it brings about is to be done, and `sleep` with the end of the wait.
+    /// Calls `poll` with whether to poll until no work is left, and `sleep` with the deadline of the wait.
     pub(crate) fn new(
         owner: &'w mut O,
         (node, workers): (&'w Node<P, N>, &'w mut [Worker<P>]),
@@ -167,7 +168,7 @@ where
         }
     }
 
-    /// Waits; gives the waiter back beside the outcome.
+    /// Waits. Returns the waiter and the outcome.
     pub(crate) fn wait(&mut self, how: Wait, mut waiter: Waiter) -> (Waiter, Result<Woken, WaitError>) {
         if how != Wait::Busy && !self.workers.iter().all(Worker::notifies) {
             return (waiter, Err(WaitError::NeverNotified));
@@ -177,28 +178,28 @@ where
     }
 }
 
-/// Arms the Workers and polls; says whether a thread may sleep then.
+/// Arms the Workers and polls. Returns whether the thread may sleep now.
 pub(crate) fn is_ready_to_sleep<P: Provider, N: Network, O>(
     owner: &mut O,
     (node, workers): (&Node<P, N>, &mut [Worker<P>]),
     poll: impl FnMut(&mut O, &mut [Worker<P>], bool) -> Result<u32, ProviderError>,
 ) -> Result<bool, WaitError> {
     let sleep = |_: &O, _: &[Worker<P>], _| Ok(Woken::Deadline);
-    // Nothing here looks at it: the deadline is the event loop's.
+    // The deadline is not used here: the event loop has its own.
     let never = Deadline::at(Instant::from_ns(u64::MAX));
     let mut waited_for = WaitedFor::new(owner, (node, workers), never, (poll, sleep));
     prepare_sleep(&mut waited_for).map(|happened| happened == 0)
 }
 
-/// Work that a poll left to the next.
+/// Signs of work that a poll left to the next.
 pub(crate) struct Left {
-    /// A mark of all that a poll begins or ends, and that only another poll looks at.
+    /// A hash of the state that polls change, and that only a further poll acts on.
     pub(crate) mark: u64,
-    /// Whether something is there that nothing announces again.
+    /// Whether completions or connections are left that no notification announces again.
     pub(crate) is_behind: bool,
 }
 
-/// Polls, and returns how much is to be reported to the caller. If `is_all`, it polls until a poll leaves nothing to the next.
+/// Polls, and returns the number of things to report to the caller. If `is_all`, it polls until a poll leaves no work to the next.
 pub(crate) fn poll_settling<O>(
     owner: &mut O,
     is_all: bool,
@@ -220,7 +221,7 @@ pub(crate) fn poll_settling<O>(
         }
         before = Some(mark);
     }
-    // It may go on for ever: the caller looks at its deadline.
+    // Work might never end, so the caller checks its deadline.
     Ok(1)
 }
 
@@ -265,17 +266,17 @@ impl<P: Provider, N: Network> Links<P, N> {
         })
     }
 
-    /// Results that callers ask for and no event reports.
+    /// Whether there are results that callers query, and that no event reports.
     fn reports(&self) -> (bool, bool) {
         (self.has_refreshed(), self.closed_to_peers().is_some())
     }
 
-    /// Whether there is a result of a refresh that nobody took.
+    /// Whether there is a result of a refresh that was not taken.
     pub(crate) const fn has_refreshed(&self) -> bool {
         self.refreshed.is_some()
     }
 
-    /// A mark of all that a poll begins or ends, and that only another poll looks at.
+    /// A hash of the state that polls change, and that only a further poll acts on.
     pub(crate) fn mark(&self) -> u64 {
         let mut mark = DefaultHasher::new();
         for (id, link) in self.core.links() {
@@ -290,12 +291,12 @@ impl<P: Provider, N: Network> Links<P, N> {
         mark.finish()
     }
 
-    /// Whether the last poll left something that nothing announces again.
+    /// Whether the last poll left completions or connections that no notification announces again.
     pub(crate) const fn is_behind(&self) -> bool {
         self.core.taken.is_behind
     }
 
-    /// When to poll again at the latest, whatever the descriptors report.
+    /// When to poll again at the latest, even if no descriptor is ready.
     pub(crate) fn sleeps_until(&self, workers: &[Worker<P>], now: Instant) -> Deadline {
         let at_most = workers.iter().filter_map(Worker::sleep_at_most).min();
         let is_unnoticed = self.acceptor.as_ref().is_some_and(PeerAcceptor::is_unnoticed);
@@ -308,7 +309,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         wake.unwrap_or(Deadline::at(Instant::from_ns(u64::MAX)))
     }
 
-    /// The streams of rails that are being connected, and of peers that are asked.
+    /// The streams of rails that are being connected, and of peers that are being asked.
     pub(crate) fn streams(&self) -> impl Iterator<Item = Waited<'_, N::Stream>> {
         let links = || self.core.links().map(|(_, link)| link);
         let rails = links().flat_map(|link| &link.rails).flat_map(|rail| {
@@ -322,24 +323,24 @@ impl<P: Provider, N: Network> Links<P, N> {
 }
 
 impl<P: Watched, N: WatchedNetwork> Links<P, N> {
-    /// Polls until something happened, which `each` gets as from [`Links::poll`], or until the deadline. In between it polls
-    /// without rest, or sleeps, as `how` says.
+    /// Polls until an event occurred, or until the deadline; `each` gets the events as from [`Links::poll`]. In between the thread polls
+    /// continuously, or sleeps, as `how` says.
     ///
-    /// It returns for events, for the result of [`Links::refresh`], and if [`Links::send`] or [`Links::request`] was refused as full
-    /// and may find room now. It may return for nothing. It does not return for heartbeats, acknowledgements and
-    /// connections that are being made: it wakes for them, acts, and sleeps on.
+    /// The call returns for events, for the result of [`Links::refresh`], and if [`Links::send`], [`Links::request`] or a call that begins a
+    /// transfer was refused as full and may succeed now. Spurious returns are possible. For heartbeats, acknowledgements and rails that are
+    /// being connected the thread wakes, acts, and sleeps again.
     ///
     /// # Wake-ups
     /// A completion on one of the Workers ends a sleep: a message, an acknowledgement, the failure of a rail. So do a request of a
-    /// [`Submitter`](crate::worker::Submitter), a peer that is to be accepted, the streams of handshakes that advance here, and
-    /// whatever connects a rail. The sleep ends at the latest when links have something to do ([`Links::wake`]), or a Worker has
+    /// [`Submitter`](crate::worker::Submitter), a peer that is to be accepted, the streams of handshakes that polling the links advances, and
+    /// each step of connecting a rail. The sleep ends at the latest when links have something to do ([`Links::wake`]), or a Worker has
     /// ([`Worker::sleep_at_most`]).
     ///
-    /// With default settings an idle rail asks the peer's device for a sign of life every 50 ms. Each time the thread
-    /// wakes twice: to ask, and for the answer. So a process with idle links wakes 40 times a second for each
-    /// rail at most. An idle process without links sleeps until its deadline.
+    /// With default settings an idle rail sends a probe to the peer's device every 50 ms. Each probe wakes the thread twice: to send it, and
+    /// for its completion. So idle links cost at most 40 wake-ups a second for each rail. An idle process without links sleeps until its
+    /// deadline.
     ///
-    /// Other threads call nothing of `Links`. They wake the thread by a submitter of one of the Workers.
+    /// Other threads do not call `Links`, but wake the thread by a submitter of one of the Workers.
     ///
     /// # Errors
     /// A Worker was made without notification and the thread is to sleep, or a completion queue failed.
@@ -357,8 +358,8 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
         self.wait_beside(node, workers, how, deadline, each, |_, _, _| {})
     }
 
-    /// Waits as [`Links::wait`] does; `other` gets the events of channels that are no link's, each with the index of its
-    /// Worker. It returns for these, too, and for credits of such channels.
+    /// Waits as [`Links::wait`] does; `other` gets the events of channels that belong to no link, each with the index of its
+    /// Worker. The call also returns for these events, and for new credits of such channels.
     ///
     /// # Errors
     /// As for [`Links::wait`].
@@ -382,11 +383,11 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
         outcome
     }
 
-    /// Makes the Workers' completion queues wake the thread that sleeps at them, and polls once more. Returns until when the thread
-    /// may sleep at the latest, or `None` if something happened meanwhile: act on it, and ask again.
+    /// Arms the Workers' completion queues, and polls once more. Returns the time until which the thread may sleep at the latest, or
+    /// `None` if an event occurred meanwhile: act on it, and call again.
     ///
-    /// It is for event loops; [`Links::wait`] does it by itself. The sleep is at [`Links::watched`]. After each wake-up the loop asks again,
-    /// and so it does after every call that gives the links something to do, such as [`Links::send`].
+    /// The call is for event loops; [`Links::wait`] includes it. The loop sleeps on the descriptors of [`Links::watched`]. After each wake-up
+    /// it calls again, and also after every call that gives the links something to do, such as [`Links::send`].
     ///
     /// # Errors
     /// As for [`Links::wait`].
@@ -399,7 +400,7 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
         self.ready_to_sleep_beside(node, workers, each, |_, _, _| {})
     }
 
-    /// Gets ready as [`Links::ready_to_sleep`] does; `other` gets the events of channels that are no link's.
+    /// Prepares a sleep as [`Links::ready_to_sleep`] does; `other` gets the events of channels that belong to no link.
     ///
     /// # Errors
     /// As for [`Links::wait`].
@@ -417,8 +418,8 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
         Ok(is_ready.then(|| self.sleeps_until(workers, node.network().now())))
     }
 
-    /// Sleeps until one of [`Links::watched`] is ready, or until this moment. It does not poll, and ends no later than the links have
-    /// something to do. Call it where [`Links::ready_to_sleep`] returned a moment, with nothing in between. It may end early.
+    /// Sleeps until a descriptor of [`Links::watched`] is ready, until this time, or until the links have something to do. The call does not
+    /// poll, and may end early. Call it directly after [`Links::ready_to_sleep`] returned a time.
     ///
     /// # Errors
     /// A Worker was made without notification, or nothing can be waited for.
@@ -437,7 +438,7 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
         )
     }
 
-    /// Sleeps until a source of the links is ready, or one of these streams is, or until this moment.
+    /// Sleeps until a descriptor of the links or one of these streams is ready, or until this time.
     pub(crate) fn sleep_with<'l>(
         &'l self,
         node: &Node<P, N>,
@@ -461,8 +462,8 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
 }
 
 impl<P: Watched> Links<P, Tcp> {
-    /// Every descriptor that ends a sleep for these links, those of the Workers among them. They are watched by levels, and read by
-    /// nobody else. The set changes with each poll: list it anew after [`Links::ready_to_sleep`].
+    /// Every descriptor that ends a sleep for these links, including those of the Workers. Watch them level-triggered, and do not read
+    /// them. The set changes with each poll: list it again after [`Links::ready_to_sleep`].
     ///
     /// # Errors
     /// A Worker was made without notification.

@@ -1,4 +1,4 @@
-//! One link: its session, the bytes it keeps, and its rails.
+//! One link: its session, the bytes that it retains, and its rails.
 
 use std::sync::Arc;
 
@@ -35,17 +35,17 @@ use crate::worker::lease::Lease;
 pub(super) struct Link<P: Provider, N: Network> {
     pub(super) session: Session<Box<[Retained]>, Box<[Kept]>>,
     pub(super) rails: Vec<LinkRail<P, N>>,
-    /// Handle of the peer; only on the side that connects.
+    /// Handle of the peer; only on the connecting side.
     pub(super) handle: Option<Handle>,
-    /// The rails that are being looked for, where the peer is reached by others.
+    /// The search for rails, while ports are scanned or are to be scanned again.
     pub(super) finding: Option<Finding>,
-    /// How soon our ports are looked at again, where they could not be.
+    /// The delay before another scan after a failed one.
     pub(super) backoff: Backoff,
-    /// Why there is none that reaches it, where none does or it is not known yet.
+    /// Why no rail reaches the peer, if the link has none.
     pub(super) unreached: Option<NotConnected>,
-    /// The question for the rails that it has no room for.
+    /// The question for the rails that the handle has no room for.
     pub(super) question: Question<N>,
-    /// The process that began it, on the side that is connected to.
+    /// The process that began the link; only on the accepting side.
     pub(super) peer: Option<InstanceId>,
     out: Store,
     /// Messages whose bytes are not in `out`.
@@ -53,18 +53,18 @@ pub(super) struct Link<P: Provider, N: Network> {
     held: Store,
     assembly: Assembly,
     fragment_bytes: u32,
-    /// Messages of no more bytes go in one fragment, and by slots.
+    /// Longest message that is sent as one fragment in a slot.
     whole_bytes_max: usize,
-    /// One-sided requests and grants, beside messages.
+    /// One-sided requests and grants.
     pub(super) one_sided: OneSided,
     pub(super) transfers: Transfers<P>,
-    /// Long messages.
+    /// The memory for long messages, and its use.
     pub(super) placing: Placing<P>,
-    /// Its class, and its turn among the links of that.
+    /// Its class, and its turn among the links of the class.
     pub(super) in_class: InClass,
-    /// The end, until it is reported: behind all else.
+    /// The final event, until it is reported after all others.
     pub(super) last_event: Option<SessionEvent>,
-    /// The handle by which the peer was notified that this process is reached, and on which connections.
+    /// The handle of this process that was announced to the peer, and the connections that announced it.
     pub(super) sent_moves: SentMoves,
 }
 
@@ -73,7 +73,7 @@ pub(super) enum Posted {
     Done(Ticket),
     Blocked,
     Failed,
-    /// The device refused it without saying so of this one: it may have it.
+    /// The device reported an error that does not say whether it took this request.
     InDoubt,
 }
 
@@ -119,13 +119,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         })
     }
 
-    /// Whose it is, on the side that is connected to.
+    /// Returns the owner of the link; only on the accepting side.
     pub(super) fn who(&self) -> Option<Who> {
         let session = self.session.id();
         self.peer.map(|peer| Who { session, peer })
     }
 
-    /// Why it has no rail, or lacks some.
+    /// Reasons why it has no rail, or why some are not connected.
     pub(super) fn not_connected(&self) -> impl Iterator<Item = &NotConnected> {
         let rails = self.rails.iter();
         let rails = rails.filter_map(|rail| rail.not_connected.as_ref());
@@ -136,7 +136,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.rails.get_mut(usize::from(rail))
     }
 
-    /// The rail but this one that has a connection on a port of a Worker's device.
+    /// Returns another rail than this one that has a connection on a port of a Worker's device.
     pub(super) fn other_on(&self, (worker, port): (usize, u8), than: u8) -> Option<u8> {
         let mut rails = (0_u8..).zip(&self.rails);
         let found = rails.find(|(index, rail)| {
@@ -145,7 +145,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         found.map(|(index, _)| index)
     }
 
-    /// Takes in a message to be sent: a copy of it.
+    /// Accepts a message to be sent, and copies it.
     pub(super) fn push(&mut self, message: &[u8]) -> Result<Sequence, PushRefusal> {
         match message.len() > self.whole_bytes_max {
             false => {
@@ -157,7 +157,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Takes in a message to be sent, and shares it until the peer has it. A short one is copied.
+    /// Accepts a message to be sent, and shares its bytes until the peer has acknowledged it. A short or a placed message is copied.
     pub(super) fn push_shared(&mut self, message: &Arc<Vec<u8>>) -> Result<Sequence, PushRefusal> {
         match message.len() > self.whole_bytes_max {
             false => self.push(message),
@@ -165,7 +165,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Takes in a message of one fragment. The caller writes it into the room that is returned.
+    /// Accepts a message of one fragment. The caller writes its bytes into the returned memory.
     #[inline]
     pub(super) fn push_whole(&mut self, bytes: usize) -> Result<(Sequence, &mut [u8]), PushRefusal> {
         let Some(short) = u32::try_from(bytes)
@@ -175,11 +175,11 @@ impl<P: Provider, N: Network> Link<P, N> {
             return Err(too_long(bytes, self.whole_bytes_max));
         };
         let (sequence, place) = self.session.push_whole(short)?;
-        // There is a place for each fragment, of the bytes that one has.
+        // Each fragment has a place, and the length was checked.
         Ok((sequence, self.out.room(place, bytes).unwrap_or_default()))
     }
 
-    /// Takes in a message that may have several fragments, or be written into the peer's memory.
+    /// Accepts a message that may have several fragments, or may be placed in the peer's memory.
     #[inline(never)]
     fn push_long(&mut self, message: &[u8], shared: Option<&Arc<Vec<u8>>>) -> Result<Sequence, PushRefusal> {
         if message.len() > self.assembly.bytes_max() {
@@ -190,13 +190,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let longest = message.len().min(self.out.each());
         if shared.is_none() && longest < message.len().min(self.fragment_bytes as usize) {
-            // This link stores short messages alone.
+            // This link stores only short messages.
             return Err(too_long(message.len(), longest));
         }
         let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
         let taken = self.session.push(bytes, self.fragment_bytes)?;
         if let Some(shared) = shared {
-            // The peer may have acknowledged some by its part of a handshake.
+            // The peer may have acknowledged some by the first frame of a new connection.
             let Self {
                 shared: all, session, ..
             } = self;
@@ -217,7 +217,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         Ok(taken.last)
     }
 
-    /// Takes what came over a rail; `deliver` gets each message that is whole.
+    /// Handles a frame that arrived on a rail; `deliver` gets each complete message.
     pub(super) fn take(&mut self, rail: u8, bytes: &[u8], moment: Moment, mut deliver: impl FnMut(&[u8])) {
         let now = moment.now;
         if let Some(rail) = self.rail_mut(rail) {
@@ -264,7 +264,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Adds a fragment that was written into memory that is lent.
+    /// Adds a fragment that the peer placed in memory of this side.
     fn add_placed(&mut self, is_last: bool, placed: Placed, deliver: &mut impl FnMut(&[u8])) -> bool {
         let Self {
             assembly, placing, ..
@@ -274,7 +274,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         assembly.extend(bytes, is_last, copy, deliver)
     }
 
-    /// All up to a request that was posted on a rail are done.
+    /// Notes that all requests of a rail up to this one are done.
     pub(super) fn completed(&mut self, rail: u8, through: Ticket, now: Instant) {
         let Self {
             rails,
@@ -301,13 +301,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.session.completed(rail, requests, bytes, now);
     }
 
-    /// Takes what a request on a rail fetched. The one-sided request that is done by it, where that is awaited.
+    /// Handles the data that a request on a rail fetched. Returns the one-sided request that is done now, if its data is to be reported.
     pub(super) fn fetched(&mut self, rail: u8, ticket: Ticket, data: &[u8]) -> Option<RequestId> {
         let carried = self.rails.get(usize::from(rail))?.carried_by(ticket)?;
         self.one_sided.fetched(carried, data)
     }
 
-    /// The peer's device refused what was posted on a channel as this, of whichever rail it is, or was.
+    /// Notes that the peer's device refused a request of a channel. The channel may be the present or the previous one of any rail.
     pub(super) fn denied(&mut self, at: At, ticket: Ticket) {
         let mut rails = self.rails.iter();
         match rails.find_map(|rail| rail.carried_on(at, ticket)) {
@@ -319,7 +319,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Delivers what came early and is the next now, where a callback that panicked left some.
+    /// Delivers early fragments that are next in order now. A callback that panicked may have left some.
     pub(super) fn deliver_left(&mut self, deliver: impl FnMut(&[u8])) {
         if !self.deliver_held(deliver) {
             self.session.fail(FinalReason::Violation(Violation::TooLong));
@@ -347,8 +347,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         true
     }
 
-    /// Says on a channel that a rail had why the session is over, where its peer is to be notified. Says whether that is to be waited
-    /// for: not where the peer may write to memory of ours, which it may no more, nor where the device reads memory for a transfer.
+    /// Sends the reason for the end of the session on a channel that a rail had, if the peer has to be notified. Returns whether the channel
+    /// is to be kept until the frame is delivered. If this side granted windows, or if the device reads memory for a transfer, the channel
+    /// is closed at once instead.
     pub(super) fn say_last(&self, rail: u8, at: At, workers: &mut [Worker<P>]) -> bool {
         let worker = workers.get_mut(at.worker);
         let channel = worker.and_then(|worker| worker.channel(at.channel));
@@ -360,7 +361,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         is_said && !self.one_sided.ours.has_granted() && !self.transfers.is_any_writing()
     }
 
-    /// Posts what the session asks for on a rail's channel.
+    /// Posts the request of a session's action on a rail's channel.
     pub(super) fn post(&mut self, action: &Action, workers: &mut [Worker<P>], now: Instant) -> Posted {
         let (Action::Attach { rail, .. }
         | Action::Transmit { rail, .. }
@@ -407,22 +408,22 @@ const fn too_long(bytes: usize, bytes_max: usize) -> PushRefusal {
     }
 }
 
-/// The bytes of what is posted for an action, with the header.
+/// The bytes that are posted for an action, with the header.
 pub(super) fn frame_bytes(action: &Action) -> u64 {
     let frame = match action {
         Action::Attach { said, .. } => Attach::new(said).to_bytes().len(),
         Action::Acknowledge { .. } | Action::Farewell { .. } => SESSION_HEADER_BYTES,
-        // The WRITEs in front of it were counted.
+        // Its WRITEs were counted when they were posted.
         Action::Transmit { fragment, .. } if fragment.is_placed => return SESSION_PLACED_BYTES as u64,
         _ => 0,
     };
-    // Fragments are kept for retransmission: their bytes, header included, are the action's backlog.
+    // The backlog of a fragment's action has its bytes, header included.
     u64::try_from(frame)
         .unwrap_or(u64::MAX)
         .saturating_add(action.backlog_bytes())
 }
 
-/// Adds a fragment of a slot to its message. Says whether the message is short enough.
+/// Adds a fragment that arrived in a slot to its message. Returns `false` if the message is too long.
 fn add<P: Provider>(
     (assembly, placing): (&mut Assembly, &mut Placing<P>),
     payload: &[u8],
@@ -471,7 +472,7 @@ fn send<P: Provider>(
 ) -> Result<Posted, (Posted, Option<Lease<P>>)> {
     match channel.send_lease(lease) {
         Ok(ticket) => Ok(Posted::Done(ticket)),
-        // The device has not said that it does not have it.
+        // The device kept the lease, so it may have the request.
         Err(SendError { item: None, .. }) => Err((Posted::InDoubt, None)),
         Err(error) => Err((posted(Err(error.kind)), error.item)),
     }

@@ -1,10 +1,10 @@
-//! Bytes of fragments, each at its place: memory that is there from the beginning.
+//! Memory for the bytes of fragments, allocated when the link is created, with a place for each fragment.
 
 use std::collections::VecDeque;
 
 use super::config::LinkError;
 
-/// Places of one length.
+/// Places of equal length.
 #[derive(Debug)]
 pub(super) struct Store {
     bytes: Box<[u8]>,
@@ -15,7 +15,7 @@ impl Store {
     pub(super) fn new(places: usize, each: usize) -> Result<Self, LinkError> {
         let length = places.saturating_mul(each);
         let mut bytes = room_for(length)?;
-        // Touched now, and not by the first message.
+        // The pages are touched now, and not by the first message.
         bytes.resize(length, 1);
         Ok(Self {
             bytes: bytes.into_boxed_slice(),
@@ -23,18 +23,18 @@ impl Store {
         })
     }
 
-    /// The most bytes of a fragment.
+    /// The length of a place.
     pub(super) const fn each(&self) -> usize {
         self.each
     }
 
-    /// Puts bytes at a place; says whether they fit.
+    /// Copies bytes into a place. Returns whether they fit.
     pub(super) fn put(&mut self, place: usize, bytes: &[u8]) -> bool {
         let room = self.room(place, bytes.len());
         room.map(|room| room.copy_from_slice(bytes)).is_some()
     }
 
-    /// The room for so many bytes at a place, if they fit.
+    /// Returns the first bytes of a place, if the place is long enough.
     #[inline]
     pub(super) fn room(&mut self, place: usize, bytes: usize) -> Option<&mut [u8]> {
         let start = place.checked_mul(self.each)?;
@@ -42,7 +42,7 @@ impl Store {
         self.bytes.get_mut(start..end)?.get_mut(..bytes)
     }
 
-    /// So many bytes of a place.
+    /// Returns the first bytes of a place, at most its length.
     pub(super) fn get(&self, place: usize, bytes: u32) -> &[u8] {
         let start = place.saturating_mul(self.each);
         let length = usize::try_from(bytes).unwrap_or(usize::MAX).min(self.each);
@@ -52,7 +52,7 @@ impl Store {
     }
 }
 
-/// Room for so many bytes.
+/// Returns an empty vector with this capacity in bytes.
 pub(super) fn room_for(bytes: usize) -> Result<Vec<u8>, LinkError> {
     let mut room = Vec::new();
     let reserved = room.try_reserve_exact(bytes);
@@ -60,7 +60,7 @@ pub(super) fn room_for(bytes: usize) -> Result<Vec<u8>, LinkError> {
     Ok(room)
 }
 
-/// Room in line for so many.
+/// Returns an empty queue with this capacity.
 pub(super) fn room_in_line<T>(places: usize) -> Result<VecDeque<T>, LinkError> {
     let mut room = VecDeque::new();
     let bytes = places.saturating_mul(size_of::<T>());

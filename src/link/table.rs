@@ -1,4 +1,4 @@
-//! The links there are, by their places: looked up, moved on, and let go.
+//! The table of links: lookup, the advance of each link in a poll, and removal.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::connect::node::Node;
 use crate::machine::reaper::Reaped;
 use crate::worker::Worker;
 
-/// State of the links that polling the Workers needs.
+/// All links, and the state that polling the Workers needs.
 pub(super) struct Core<P: Provider, N: Network> {
     pub(super) config: LinkConfig,
     /// The order of links, if the Workers have classes.
@@ -39,22 +39,23 @@ pub(super) struct Core<P: Provider, N: Network> {
     /// The speed of each Worker's fastest rail.
     pub(super) speeds_mbps: Vec<u32>,
     pub(super) entries: Vec<LinkEntry<P, N>>,
-    /// When each is to be moved on.
+    /// When each link is to be advanced.
     pub(super) resting: Resting,
     /// Counts of links that are over.
     pub(super) gone: Gone,
     pub(super) closing: Vec<Ending>,
     pub(super) arrivals: Arrivals,
-    /// Links that peers had begun, and may come back to.
+    /// Links that peers had begun, for peers that reconnect to them.
     pub(super) ended: Ended,
     pub(super) chance: u64,
-    /// New handle of this process, if it is not the first one any more, and its number among the handles.
+    /// The present handle of this process, if it has changed, and the number of changes.
     pub(super) moved: Option<(Handle, Sequence)>,
-    /// Memory that was lent to peers of links that are over, until their channels are closed. It is within the bound of all links.
+    /// Memory lent to the peers of links that are over, and until when it is kept for their last WRITEs. This memory counts towards the limit
+    /// of all links.
     pub(super) parting: Vec<(Deadline, Reaped<Lent<P>>)>,
-    /// The memory of long messages of all links.
+    /// The limit on the memory for long messages of all links.
     pub(super) budget: Arc<PlacedBudget>,
-    /// Completions that the poll under way took, or the last one.
+    /// Completions that the present poll took, or the last one.
     pub(super) taken: Taken,
 }
 
@@ -63,34 +64,34 @@ pub(super) struct Core<P: Provider, N: Network> {
 pub(super) struct Ending {
     at: At,
     by: Deadline,
-    /// The rail it was.
+    /// The rail that it was.
     of: Option<(LinkId, u8)>,
 }
 
 pub(super) struct LinkEntry<P: Provider, N: Network> {
     generation: u32,
     link: Option<Link<P, N>>,
-    /// Why rails of the link before were not connected.
+    /// Why rails of the previous link were not connected.
     before: Vec<NotConnected>,
-    /// Why that one is over.
+    /// Why the previous link is over.
     over: Option<FinalReason>,
 }
 
 impl<P: Provider, N: Network> LinkEntry<P, N> {
-    /// Why its link of this generation is over, if none has ended since.
+    /// Returns why its link of this generation is over, if no later one has ended.
     fn over(&self, generation: u32) -> Option<FinalReason> {
         self.over
             .filter(|_| self.generation == generation.wrapping_add(1))
     }
 
-    /// Why nothing is sent over that one.
+    /// Returns why nothing can be sent over its link of this generation.
     #[cold]
     fn refusal(&self, generation: u32) -> PushRefusal {
         self.over(generation)
             .map_or(PushRefusal::Closing, PushRefusal::Over)
     }
 
-    /// The link, with its name: the entry is at this place.
+    /// Returns the link with its id; the entry is at this index.
     pub(super) fn named(&mut self, index: usize) -> Option<(LinkId, &mut Link<P, N>)> {
         let (index, generation) = (u32::try_from(index).ok()?, self.generation);
         Some((LinkId { index, generation }, self.link.as_mut()?))
@@ -125,12 +126,12 @@ impl<P: Provider, N: Network> Core<P, N> {
         self.entries.iter_mut().filter_map(|entry| entry.link.as_mut())
     }
 
-    /// Why a link is over, where no other has ended at its place since.
+    /// Returns why a link is over, if no other link has ended at its index since.
     pub(super) fn over(&self, id: LinkId) -> Option<FinalReason> {
         self.entries.get(id.index as usize)?.over(id.generation)
     }
 
-    /// The link that a message is to be sent over, or why there is none.
+    /// Returns the link to send a message over, or why it cannot be sent.
     #[inline]
     pub(super) fn link_to_send(&mut self, id: LinkId) -> Result<&mut Link<P, N>, PushRefusal> {
         let index = id.index as usize;
@@ -142,20 +143,20 @@ impl<P: Provider, N: Network> Core<P, N> {
         entry.link.as_mut().ok_or(PushRefusal::Closing)
     }
 
-    /// Reasons why rails of a link that is over were not connected, if no other link has ended at its place since.
+    /// Returns why rails of a link that is over were not connected, if no other link has ended at its index since.
     pub(super) fn before(&self, id: LinkId) -> Option<&[NotConnected]> {
         let entry = self.entries.get(id.index as usize)?;
         (entry.generation == id.generation.wrapping_add(1)).then_some(&entry.before)
     }
 
-    /// Takes those reasons; once.
+    /// Takes those reasons. A second call returns none.
     pub(super) fn take_before(&mut self, id: LinkId) -> Vec<NotConnected> {
         let entry = self.entries.get_mut(id.index as usize);
         let entry = entry.filter(|entry| entry.generation == id.generation.wrapping_add(1));
         entry.map_or_else(Vec::new, |entry| core::mem::take(&mut entry.before))
     }
 
-    /// Puts a link in; `None` where there are as many as may be, or are to be.
+    /// Adds a link. Returns `None` if the limit is reached, counting the links that arrivals may begin.
     pub(super) fn add(&mut self, link: Link<P, N>) -> Option<LinkId> {
         if !self.has_room_for(link.who()) {
             return None;
@@ -182,7 +183,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         Some(LinkId { index, generation })
     }
 
-    /// Takes a link out, and closes what it has.
+    /// Removes a link, and closes its channels.
     pub(super) fn remove(&mut self, id: LinkId, now: Instant) {
         let Some(mut link) = self.entries.get_mut(id.index as usize).and_then(|entry| {
             entry.generation = entry.generation.wrapping_add(1);
@@ -204,7 +205,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             self.ended.note(who, reason.to_refusal());
         }
         if let Some(lent) = link.placing.take_lent() {
-            // A peer that is refused a WRITE loses the connection, and with it what it is to hear.
+            // A WRITE to deregistered memory would fail the connection before the peer gets the reason of the end.
             let until = Deadline::after(now, self.config.session.dead_after);
             self.parting.push((until, lent));
         }
@@ -217,7 +218,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         });
     }
 
-    /// Has a channel closed at the end of the poll.
+    /// Schedules a channel to be closed at the end of the poll.
     pub(super) fn give_up(&mut self, at: At, by: Deadline) {
         let of = match self.routes.get(at) {
             Some(Whose::Rail(id, rail)) => Some((id, rail)),
@@ -228,7 +229,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         self.closing.push(Ending { at, by, of });
     }
 
-    /// Randomness that need not be secret.
+    /// Draws a random number that need not be secret.
     pub(super) fn draw(&mut self) -> u64 {
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 7;
@@ -236,7 +237,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         self.chance
     }
 
-    /// Moves every link that does not rest as far as it can, and reports its events.
+    /// Advances every link that does not rest, and reports its events.
     #[inline]
     pub(super) fn advance(
         &mut self,
@@ -278,7 +279,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         self.resting.end_all();
     }
 
-    /// Reports the events of a link, and lets it rest if it has nothing to do.
+    /// Reports the events of a link, and lets the link rest if it has nothing to do.
     fn end_round(&mut self, index: usize, now: Instant, each: &mut impl FnMut(LinkId, LinkEvent<'_>)) {
         self.report(index, now, each);
         let Self { entries, resting, .. } = self;
@@ -286,7 +287,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         resting.end(index, || link.map_or(Some(NEVER), |link| link.rests_until(now)));
     }
 
-    /// Checks in tests that a link that rests has changed in nothing. It would be moved on too late.
+    /// Asserts in builds with debug assertions that no resting link has changed. A changed one would be advanced too late.
     fn check_rests(&mut self, now: Instant) {
         if !cfg!(debug_assertions) {
             return;
@@ -300,7 +301,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         }
     }
 
-    /// Moves a link as far as it can.
+    /// Advances a link as far as possible.
     fn move_on(
         &mut self,
         index: usize,
@@ -346,11 +347,11 @@ impl<P: Provider, N: Network> Core<P, N> {
             link.put_question(node, Moment { now, random }, around.config);
             let beside = (moved.as_ref(), node.makers());
             link.go_on_beside(around.workers, beside, Moment { now, random });
-            // All ends that the rails take are posted by now.
+            // All ends of transfers that the rails accept are posted by now.
             if !link.transfers.owes_too_many() || link.session.over().is_some() {
                 return;
             }
-            // Its rails are shut before its requests and transfers end.
+            // The next round shuts its rails, before its requests and transfers end.
             link.session.fail(FinalReason::Violation(Violation::OutOfPlace));
         }
     }
@@ -370,7 +371,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             each(id, LinkEvent::Session(event));
         }
         link.report_beside(now, |event| each(id, event));
-        // The memory of transfers may yet be in the peer's reach.
+        // The peer may still be able to access the memory of transfers or loans, so the end is not reported yet.
         if link.transfers.is_any_open() {
             return;
         }
@@ -378,13 +379,13 @@ impl<P: Provider, N: Network> Core<P, N> {
             log_session(id, &event);
             each(id, LinkEvent::Session(event));
         }
-        // Its end was reported: now, or by an earlier poll whose callback panicked.
+        // The end was reported now, or by an earlier poll whose callback panicked.
         if link.session.over().is_some() {
             self.remove(id, now);
         }
     }
 
-    /// Closes what is to be closed, channels nobody has claimed in time among it.
+    /// Closes the scheduled channels, and those whose peer did not send its first frame in time.
     #[inline]
     pub(super) fn close_channels(&mut self, workers: &mut [Worker<P>], now: Instant) {
         if self.routes.is_any_unclaimed() || !self.closing.is_empty() || !self.parting.is_empty() {
@@ -392,7 +393,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         }
     }
 
-    // Apart: most polls close nothing, and the check takes no registers then.
+    // A separate function: most polls close nothing, and then only the check above runs.
     #[cfg_attr(not(doorbell_in_line), inline(never))]
     fn close_late_and_ended(&mut self, workers: &mut [Worker<P>], now: Instant) {
         self.parting.retain(|(until, _)| !until.has_passed(now));
@@ -409,7 +410,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 continue;
             };
             if by.has_passed(now) {
-                // At once, so that nothing more is taken of it.
+                // The queue pair fails at once, so that nothing more is accepted from it.
                 let shut = worker
                     .channel(at.channel)
                     .map(crate::worker::channel::Channel::shut);
@@ -418,15 +419,15 @@ impl<P: Provider, N: Network> Core<P, N> {
                     link.one_sided.fences.not_shut(rail, at);
                 }
             }
-            // One that is gone needs no closing.
+            // An error means that the channel is gone or is being closed.
             let _ = worker.begin_close(at.channel, by);
         }
-        // Its memory is used again.
+        // The vector keeps its capacity.
         self.closing = endings;
     }
 }
 
-/// The surroundings of a link that is moved.
+/// References that a link needs while a poll advances it.
 pub(super) struct LinkContext<'a, P: Provider, N: Network> {
     pub(super) node: &'a Node<P, N>,
     pub(super) workers: &'a mut [Worker<P>],
@@ -436,7 +437,7 @@ pub(super) struct LinkContext<'a, P: Provider, N: Network> {
 }
 
 impl<P: Provider, N: Network> LinkContext<'_, P, N> {
-    /// Has the channel closed that a rail of a link had.
+    /// Schedules the closing of a channel that a rail of a link had.
     fn close(&mut self, of: (LinkId, u8), at: At, by: Deadline, now: Instant) {
         if by.has_passed(now) {
             self.routes.give_up(at);
@@ -448,7 +449,7 @@ impl<P: Provider, N: Network> LinkContext<'_, P, N> {
     }
 }
 
-/// Does what a session asks for. Says whether it was posted.
+/// Executes an action of a session. Returns whether a request was posted.
 pub(super) fn act<P: Provider, N: Network>(
     (id, link): (LinkId, &mut Link<P, N>),
     action: &Action,
@@ -496,7 +497,8 @@ pub(super) fn act<P: Provider, N: Network>(
         _ => return false,
     };
     if matches!(action, Action::Attach { .. }) && link.one_sided.fences.is_open(rail) {
-        // With the rail's next connection the peer takes it that we have let go of those before.
+        // The peer takes the first frame of the rail's next connection as the answer that nothing more is accepted from earlier ones. So the
+        // frame waits until they are closed.
         link.session.blocked(rail);
         return false;
     }

@@ -11,11 +11,11 @@ use super::one_sided::Request;
 use crate::connect::node::Node;
 
 impl<P: Provider, N: Network> Links<P, N> {
-    /// Lets a link's peer reach a window. `windows` has the same memory as registered with each Worker's device, with the index
-    /// of the Worker. Every connection announces it anew. Returns the number of the grant. `None` if there are as many grants as a link
-    /// may have, if `access` allows nothing, or if one of the windows has no length.
+    /// Grants a link's peer access to a window. `windows` has the same memory as registered with each Worker's device, with the index of the
+    /// Worker. The grant is announced on every connection. Returns the number of the grant. Returns `None` at the limit on grants of a link,
+    /// if `access` allows nothing, or if one of the windows has no length.
     ///
-    /// The window has to exist until it is withdrawn and the link is over: a peer's request for memory that is gone fails its
+    /// The window has to exist until the grant is withdrawn and the link is over: a peer's request to memory that is gone fails the
     /// connection. [`ChannelConfig::remote`](crate::ChannelConfig::remote) limits the access of the peer.
     pub fn grant(
         &mut self,
@@ -26,21 +26,21 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.link_mut(id)?.one_sided.ours.grant(windows, access)
     }
 
-    /// Withdraws a grant, and notifies the link's peer. Requests that the peer made before may still be executed. If they must not, lend a
-    /// part of a region instead ([`Links::lend_window`]).
+    /// Withdraws a grant, and notifies the link's peer. The key stays valid, so the peer's requests may still be executed. If they must not,
+    /// lend a part of a region instead ([`Links::lend_window`]).
     pub fn withdraw(&mut self, id: LinkId, window: u32) {
         if let Some(link) = self.core.link_mut(id) {
             link.one_sided.ours.withdraw(window);
         }
     }
 
-    /// Makes a request of a window that the peer granted, from this offset on. Later polls post it, over any rail that leads to the
-    /// window. [`LinkEvent::Fetched`](crate::link::LinkEvent::Fetched) or [`LinkEvent::Ended`](crate::link::LinkEvent::Ended) names it by the
-    /// returned value. Requests without an end yet may be done in any order.
+    /// Begins a request to a window that the peer granted, at this offset. Later polls post it, over any rail with a key for the window.
+    /// [`LinkEvent::Fetched`](crate::link::LinkEvent::Fetched) or [`LinkEvent::Ended`](crate::link::LinkEvent::Ended) reports its end with the
+    /// returned id. Open requests may be executed in any order.
     ///
     /// # Errors
-    /// [`RequestRefusal::Full`] is backpressure: poll, and try again. [`RequestRefusal::Over`] says why the link is over, for as long as
-    /// [`Links::send`] does.
+    /// [`RequestRefusal::Full`] is backpressure: poll, and try again. [`RequestRefusal::Over`] has the reason of the link's end, for as long
+    /// as [`Links::send`] returns it.
     pub fn request(
         &mut self,
         node: &Node<P, N>,

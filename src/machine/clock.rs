@@ -1,4 +1,4 @@
-//! Deadlines by the clock of this host.
+//! Time and deadlines by the clock of this host.
 
 use core::time::Duration;
 
@@ -10,12 +10,12 @@ pub fn now() -> Instant {
     doorbell_ffi::now()
 }
 
-/// Returns the deadline this long from now, by the clock of this machine: for
-/// [`Background::stop`](crate::connect::Background::stop), and where there is no Node at hand.
+/// Returns the deadline this long from now, by the clock of this machine. Use it for
+/// [`Background::stop`](crate::connect::Background::stop), and if no Node is available.
 ///
 /// Every other call takes a deadline by the clock of its host: [`Node::within`](crate::Node::within) and
-/// [`Worker::within`](crate::Worker::within) make one. On a real host that is the same clock. A simulated host has a time of
-/// its own, in which a deadline made here may be far away or past.
+/// [`Worker::within`](crate::Worker::within) make one. On a real host both clocks are the same. A simulated host has a separate clock, by
+/// which a deadline made here may be far in the future or past.
 #[must_use]
 pub fn within(span: Duration) -> Deadline {
     Deadline::after(doorbell_ffi::now(), span)

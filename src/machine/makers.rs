@@ -1,5 +1,5 @@
-//! Threads that make queue pairs and look at ports. These calls take milliseconds, or seconds if a neighbour does not answer,
-//! so they stay off the threads that poll and the threads that talk to peers.
+//! Helper threads for slow device calls: they make queue pairs, register memory and scan ports. These calls take milliseconds, or
+//! seconds if a neighbour does not resolve, so they do not run on threads that poll or that run handshakes.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -21,21 +21,21 @@ use crate::machine::reaper::{Reaped, Reaper};
 use crate::machine::signal::Signal;
 use crate::machine::unfinished::network;
 
-/// The peer that a job is for, so that its jobs do not hold up those of others.
+/// The peer that a job is for. Limits for each peer keep its jobs from delaying those of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whom {
-    /// A peer that came from this address.
+    /// A peer whose handshake came from this address.
     Address(IpAddr),
-    /// A peer that is connected to, by whichever of its rails.
+    /// A peer process, over any of its rails.
     Peer(InstanceId),
-    /// All: a look at the ports, which comes behind what is made of one.
+    /// No single peer: a scan of the ports, for all callers. Jobs for a peer run before it.
     All,
 }
 
-/// When to look again for what is made, where nothing says that it is there: queue pairs take milliseconds.
+/// Interval of checks for a result that no signal announces: queue pairs take milliseconds.
 pub(crate) const POLL_AGAIN: Duration = Duration::from_millis(1);
 
-/// A call of a device panicked on a thread of the makers.
+/// A device call panicked on a helper thread.
 pub(crate) struct Panicked;
 
 impl Panicked {
@@ -54,21 +54,21 @@ impl From<Panicked> for MemoryError {
     }
 }
 
-/// Runs jobs, as many at a time as it has threads. At most half of those at a time are for one peer. At most all but one are
-/// for one IPv6 network that a single host may own. The number of waiting jobs is bounded: each queue pair has a place of a
-/// Worker's, and all who ask share one look.
+/// Runs jobs, as many at a time as it has threads. At most half of the jobs that run at a time, rounded up, are for one peer. At most all
+/// but one are for handshakes from one IPv6 network of 64 bits, which a single host may own. The number of waiting jobs is bounded: each
+/// queue pair has a place on a Worker, and callers share a scan.
 ///
-/// Dropped, it waits until all is done, unless it is [detached](Makers::detached).
+/// Dropping it waits until all jobs are done, unless it is [detached](Makers::detached).
 #[derive(Debug, Default)]
 pub(crate) struct Makers {
-    /// `None` makes it at once, where it is asked for.
+    /// `None` runs each job at once, on the caller's thread.
     jobs: Option<Arc<Jobs>>,
     threads: Vec<JoinHandle<()>>,
     reaper: Reaper,
 }
 
 impl Makers {
-    /// Makers with so many threads. Results that nobody wants any more go to the reaper.
+    /// Makes this number of threads, at least one. Results that are not wanted any more go to the reaper.
     ///
     /// # Errors
     /// The system gave no thread.
@@ -76,8 +76,8 @@ impl Makers {
         Self::start(threads.max(1), 0, reaper)
     }
 
-    /// Makers as [`Makers::background`] makes them, with one thread more for looks alone. Without it, neighbours that do not
-    /// resolve could hold up all threads, and other peers would wait for a look.
+    /// Makes threads as [`Makers::background`] does, and one more, so that a scan always finds a thread. Without it, neighbours that do not
+    /// resolve could occupy all threads, and other peers would wait for a scan.
     ///
     /// # Errors
     /// The system gave no thread.
@@ -109,18 +109,18 @@ impl Makers {
         Ok(makers)
     }
 
-    /// Makers whose drop does not wait: the threads end by themselves, once all jobs are done.
+    /// Makes dropping it not wait: the threads end once all jobs are done.
     pub(crate) fn detached(mut self) -> Self {
         self.threads.clear();
         self
     }
 
-    /// Whether jobs run on threads, and not at once on the caller's.
+    /// Whether jobs run on helper threads, and not on the caller's thread.
     pub(crate) const fn is_background(&self) -> bool {
         self.jobs.is_some()
     }
 
-    /// Has something made. The caller looks for the result now and then, and may be woken by `waker` between.
+    /// Queues a job. The caller polls for its result by [`Commission::take`]; `waker` is woken when the job has ended.
     pub(crate) fn make<T: Send + 'static, E: Send + 'static>(
         &self,
         whom: Whom,
@@ -133,7 +133,7 @@ impl Makers {
             wake: WakeOnDrop(waker.cloned()),
         };
         let reaper = self.reaper.clone();
-        // A result that nobody waits for any more goes to the reaper from here.
+        // If the commission was dropped, sending fails, and the result goes to the reaper.
         let run = move || delivery.hand_over(make().map(|made| reaper.keep(made)));
         let queued = match &self.jobs {
             Some(jobs) => {
@@ -148,7 +148,7 @@ impl Makers {
         Commission { from, queued }
     }
 
-    /// Signal that a caller of [`Makers::make`] may wait for; `None` if jobs are run at once.
+    /// Returns a signal to use as the waker of [`Makers::make`]; `None` if jobs run on the caller's thread.
     ///
     /// # Errors
     /// The system gave no descriptor.
@@ -157,8 +157,8 @@ impl Makers {
         Ok(signal.transpose()?.map(Arc::new))
     }
 
-    /// Waits until nothing is made any more that nobody wants, but no longer than `patience`; says whether that is so. It is
-    /// the reaper's then.
+    /// Waits until no unwanted job runs, but no longer than `patience`. Returns whether none runs. The results of such jobs are with the
+    /// reaper then.
     pub(crate) fn settle(&self, patience: Duration) -> bool {
         let Some(jobs) = &self.jobs else {
             return true;
@@ -183,8 +183,8 @@ impl Drop for Makers {
     }
 }
 
-/// Something that is being made. Dropped, it is no longer wanted: where no thread has begun yet, none does, and what it was to
-/// be made of, or what was made of it, goes to the reaper.
+/// A job and its result. Dropping it makes the job unwanted: if no thread has begun it, none does. The job's inputs, or its result, go
+/// to the reaper.
 #[derive(Debug)]
 pub(crate) struct Commission<T: Send + 'static, E = ConnectError> {
     from: mpsc::Receiver<Result<Reaped<T>, E>>,
@@ -192,10 +192,10 @@ pub(crate) struct Commission<T: Send + 'static, E = ConnectError> {
 }
 
 impl<T: Send + 'static, E: From<Panicked>> Commission<T, E> {
-    /// Returns the result, once; `None` while it is made.
+    /// Returns the result, once; `None` while the job waits or runs.
     ///
     /// # Errors
-    /// It came to nothing.
+    /// The job failed or panicked, or the result was taken before.
     pub(crate) fn take(&self) -> Result<Option<Reaped<T>>, E> {
         match self.from.try_recv() {
             Ok(made) => made.map(Some),
@@ -213,7 +213,7 @@ impl<T: Send + 'static, E> Drop for Commission<T, E> {
     }
 }
 
-/// Channel for a result. The fields are dropped in this order, so a waiter that is woken finds the end, also if a call
+/// Channel for a result. The fields are dropped in this order, so a woken waiter finds the result, or the closed channel if the call
 /// panicked.
 struct Delivery<T: Send + 'static, E> {
     to: mpsc::SyncSender<Result<Reaped<T>, E>>,
@@ -229,7 +229,7 @@ impl<T: Send + 'static, E> Delivery<T, E> {
     }
 }
 
-/// Wakes once it is dropped.
+/// Wakes a waker when it is dropped.
 struct WakeOnDrop(Option<Waker>);
 
 impl Drop for WakeOnDrop {
@@ -242,11 +242,11 @@ impl Drop for WakeOnDrop {
 
 /// Queue of jobs.
 struct Jobs {
-    /// Limit on jobs at a time that are not looks.
+    /// Limit on running jobs that are not scans.
     for_all: usize,
-    /// Limit on those of one peer.
+    /// Limit on running jobs of one peer.
     for_one: usize,
-    /// Limit on those of peers of one [`network`].
+    /// Limit on running jobs of addresses in one [`network`].
     for_network: usize,
     state: Mutex<State>,
     added: Condvar,
@@ -255,11 +255,11 @@ struct Jobs {
 
 #[derive(Default)]
 struct State {
-    /// The first in front.
+    /// Waiting jobs, the oldest in front.
     waiting: VecDeque<Job>,
     /// Jobs that are being run.
     running: Vec<Running>,
-    /// How many there were so far, which names them.
+    /// The number of jobs so far, which is the next job's number.
     count: u64,
     is_over: bool,
 }
@@ -267,7 +267,7 @@ struct State {
 struct Job {
     number: u64,
     whom: Whom,
-    // Undone where that takes nobody's time.
+    // If the job is given up, the reaper drops its inputs, off the caller's thread.
     make: Reaped<Box<dyn FnOnce() + Send>>,
 }
 
@@ -292,13 +292,13 @@ impl Jobs {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The job whose turn it is: those of looks come last.
+    /// The index of the next job to run: the first one within the limits. Scans come last.
     fn turn(&self, state: &State) -> Option<usize> {
         let may_make = state.count(|whom| whom != Whom::All) < self.for_all;
         let has_room = |job: &Job| {
             let of_it = state.count(|whom| whom == job.whom);
             match job.whom {
-                // One at a time, so that all who ask meanwhile have one to share.
+                // One at a time, so that callers that ask meanwhile share the next one.
                 Whom::All => of_it == 0,
                 Whom::Peer(_) => may_make && of_it < self.for_one,
                 Whom::Address(address) => {
@@ -315,19 +315,19 @@ impl Jobs {
         turn(false).or_else(|| turn(true))
     }
 
-    /// Puts a job behind the others, and gives its number.
+    /// Queues a job, and returns its number.
     fn add(&self, whom: Whom, make: Reaped<Box<dyn FnOnce() + Send>>) -> u64 {
         let mut state = self.state();
         let number = state.count;
         state.count = number.wrapping_add(1);
         state.waiting.push_back(Job { number, whom, make });
         drop(state);
-        // One is enough: what has no room now has it where another is done, by the thread that did it.
+        // One thread is enough: a job that is beyond a limit now is taken later by the thread that ends another job.
         self.added.notify_one();
         number
     }
 
-    /// Nobody wants it any more.
+    /// Marks a running job as unwanted, or removes a waiting one.
     fn give_up(&self, number: u64) {
         let mut state = self.state();
         if let Some(running) = state.running.iter_mut().find(|job| job.number == number) {
@@ -339,7 +339,7 @@ impl Jobs {
         drop(state);
         drop(job);
         if is_over {
-            // It may have been what the threads had yet to do.
+            // It may have been the last waiting job, for which the threads stayed.
             self.added.notify_all();
         }
     }
@@ -347,14 +347,14 @@ impl Jobs {
     /// Runs jobs on one of the threads, until there are no more.
     fn work(&self) {
         while let Some(Job { number, make, .. }) = self.next() {
-            // A provider that panics costs who asked, and nobody else.
+            // A panic of a provider fails only this job.
             let _ = catch_unwind(AssertUnwindSafe(|| Reaped::into_inner(make)()));
             self.state().running.retain(|job| job.number != number);
             self.done.notify_all();
         }
     }
 
-    /// The next job, for one of the threads; none where nobody asks for more.
+    /// Waits for the next job of a thread. Returns `None` once the makers are dropped and no job waits.
     fn next(&self) -> Option<Job> {
         let mut state = self.state();
         loop {

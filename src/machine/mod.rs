@@ -1,5 +1,5 @@
-//! Boundary to the operating system: the clock, entropy and TCP of this host, as a `Network` that another can replace; threads that
-//! destroy objects and make queue pairs; what is reported. Nothing here decides.
+//! Boundary to the operating system: the clock, entropy and TCP of this host, as a replaceable `Network`; threads that make and destroy
+//! device objects; and logging. Nothing here makes decisions of a protocol.
 
 pub(crate) mod clock;
 pub(crate) mod log;

@@ -1,4 +1,4 @@
-//! Destruction of a device's objects: calls that take milliseconds, kept off the threads that poll.
+//! Destruction of device objects. The calls take milliseconds, so they do not run on threads that poll.
 
 use core::mem;
 use core::ops::{Deref, DerefMut};
@@ -14,19 +14,19 @@ use scopeguard::ScopeGuard;
 
 use crate::machine::log::log;
 
-/// Destroys the objects that it is handed, in order. A panic in a drop, such as that of an engine's own memory, is counted, and
-/// stops nothing behind it.
+/// Drops the objects that it is given, in order. A panic in a drop, for example of an engine's own memory, is counted, and does not
+/// affect later objects.
 ///
-/// Its thread ends when the last clone is gone and all that was handed over is destroyed.
+/// Its thread ends when the last clone is dropped and all objects are destroyed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reaper {
-    /// `None` destroys at once, where it is handed over.
+    /// `None` drops each object at once, on the caller's thread.
     thread: Option<mpsc::Sender<Box<dyn Send>>>,
     panicked: Arc<AtomicU64>,
 }
 
 impl Reaper {
-    /// One with a thread of its own.
+    /// Makes a reaper with a thread.
     ///
     /// # Errors
     /// The system gave no thread.
@@ -41,21 +41,22 @@ impl Reaper {
         Ok(Self { thread, panicked })
     }
 
-    /// How many of what it was handed panicked as they were dropped.
+    /// Number of objects whose drop panicked on the thread.
     pub(crate) fn panicked(&self) -> u64 {
         // Relaxed: a statistic, which orders nothing.
         self.panicked.load(Ordering::Relaxed)
     }
 
-    /// Hands something over to be destroyed.
+    /// Hands an object over to be dropped.
     pub(crate) fn take(&self, what: impl Send + 'static) {
-        // The thread is there as long as this is.
+        // The thread runs as long as this sender exists, so sending does not fail.
         if let Some(thread) = &self.thread {
             let _ = thread.send(Box::new(what));
         }
     }
 
-    /// Hands something over to be destroyed once a device had so much time to end what it had begun. Without a thread nobody waits.
+    /// Hands an object over to be dropped after `patience`, so that a device can finish what it has begun. Later objects wait, too. Without a
+    /// thread the object is dropped at once.
     pub(crate) fn take_after(&self, what: impl Send + 'static, patience: Duration) {
         if self.thread.is_some() && patience > Duration::ZERO {
             self.take(scopeguard::guard(what, move |what| {
@@ -67,7 +68,7 @@ impl Reaper {
         }
     }
 
-    /// Something that is handed over where it is dropped.
+    /// Wraps a value so that dropping it hands it over.
     pub(crate) fn keep<T: Send + 'static>(&self, what: T) -> Reaped<T> {
         Reaped(scopeguard::guard(
             Kept {
@@ -78,8 +79,7 @@ impl Reaper {
         ))
     }
 
-    /// Waits until all that was handed over before is destroyed, but no longer than `patience`; says
-    /// whether it is.
+    /// Waits until all objects handed over before are dropped, but no longer than `patience`. Returns whether they are.
     pub(crate) fn settle(&self, patience: Duration) -> bool {
         let Some(thread) = &self.thread else {
             return true;
@@ -93,19 +93,19 @@ impl Reaper {
 }
 
 fn destroy(what: Box<dyn Send>, panicked: &AtomicU64) {
-    // Nothing of it is looked at afterwards.
+    // Unwind safe: the object is not accessed after a panic.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
-        // Its own drop might panic, too.
+        // The drop of the panic's payload might panic, too.
         mem::forget(panic);
         panicked.fetch_add(1, Ordering::Relaxed);
         log!(error, "a drop panicked");
     }
 }
 
-/// A value that a [`Reaper`] destroys, whoever drops it. Until then it dereferences to the value.
+/// A value that is handed to a [`Reaper`] when it is dropped. It dereferences to the value.
 pub(crate) struct Reaped<T: Send + 'static>(ScopeGuard<Kept<T>, fn(Kept<T>)>);
 
-/// A value, and the reaper that destroys it.
+/// A value, and the reaper that drops it.
 struct Kept<T> {
     what: T,
     reaper: Reaper,
@@ -116,7 +116,7 @@ fn hand_over<T: Send + 'static>(kept: Kept<T>) {
 }
 
 impl<T: Send + 'static> Reaped<T> {
-    /// Returns the value, for the caller to drop. It is no method: a method would hide one of the value's own.
+    /// Returns the value, for the caller to drop. This is not a method, since a method could hide one of the value.
     pub(crate) fn into_inner(kept: Self) -> T {
         ScopeGuard::into_inner(kept.0).what
     }
@@ -164,7 +164,7 @@ mod tests {
         drop(reaper.keep(Slow(to.clone(), Duration::ZERO)));
         assert!(reaper.settle(Duration::from_secs(20)));
         assert_ne!(from.try_recv().unwrap(), thread::current().id());
-        // A value that is handed over last is destroyed too, though the reaper is dropped before.
+        // A kept value is also destroyed if the reaper is dropped before it.
         let last = reaper.keep(Slow(to, Duration::ZERO));
         drop(reaper);
         assert_eq!(last.1, Duration::ZERO);
@@ -172,7 +172,7 @@ mod tests {
         assert!(from.recv_timeout(Duration::from_secs(20)).is_ok());
     }
 
-    /// Panics as it is dropped, and so does its panic.
+    /// Panics when it is dropped, with a payload that also panics when it is dropped.
     struct Hostile;
     impl Drop for Hostile {
         fn drop(&mut self) {

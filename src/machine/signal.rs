@@ -1,5 +1,5 @@
-//! A signal between threads that can be waited for beside sockets: an `eventfd`, written to once however
-//! often it is raised.
+//! A signal between threads that can be waited for together with sockets: an `eventfd`. Raising it again before it is taken writes
+//! nothing.
 
 use core::time::Duration;
 use std::io;
@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 #[derive(Debug)]
 pub(crate) struct Signal {
     descriptor: OwnedFd,
-    /// Whether it was raised and not taken: then it is readable, or about to be.
+    /// Whether it was raised and not taken: then the descriptor is readable, or about to be.
     is_raised: NotifyFlag,
 }
 
@@ -28,26 +28,26 @@ impl Signal {
         })
     }
 
-    /// Ends a wait for it, or the next one.
+    /// Ends the present wait for the signal, or the next one.
     pub(crate) fn raise(&self) {
         if self.is_raised.notify() {
             let _ = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Takes the signal, if it was raised. The caller looks afterwards for the reason.
+    /// Resets the signal, if it was raised. The caller checks afterwards for what it announces.
     #[inline]
     pub(crate) fn take(&self) {
         self.is_raised.take_heard(|| self.read());
     }
 
-    /// Whether it was written to.
+    /// Reads the descriptor. Returns whether it had been written.
     #[cold]
     fn read(&self) -> bool {
         rustix::io::read(&self.descriptor, &mut [0; size_of::<u64>()]).is_ok()
     }
 
-    /// Waits until it is raised, or for so long.
+    /// Waits until the signal is raised, or until the span is over. The wait may end early.
     pub(crate) fn wait(&self, span: Duration) -> io::Result<()> {
         let timeout = Timespec {
             tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
@@ -66,7 +66,7 @@ impl Signal {
     }
 }
 
-/// As a waker, it is raised.
+/// Waking raises the signal.
 impl Wake for Signal {
     fn wake(self: Arc<Self>) {
         self.raise();
@@ -118,7 +118,7 @@ mod tests {
     fn no_raise_is_lost() {
         const ROUNDS: u32 = 40_000;
         let signal = Arc::new(Signal::new().unwrap());
-        // Rounds of work done, and rounds seen.
+        // The last round of work that is done, and the last one that was seen.
         let work = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
         let order = Ordering::Relaxed;
         let (raising, done) = (Arc::clone(&signal), Arc::clone(&work));
@@ -126,7 +126,7 @@ mod tests {
             for round in 1..=ROUNDS {
                 done[0].store(round, order);
                 raising.raise();
-                // Nobody else raises it: one that is lost is waited for in vain. The next comes at once, or a little later.
+                // Only this thread raises the signal, so the other would wait for a lost one in vain. The next comes at once, or a little later.
                 let mut looks = 0_u32;
                 while done[1].load(order) < round {
                     looks += 1;
@@ -150,7 +150,7 @@ mod tests {
                 "{} seen, and asleep for ever",
                 look()
             );
-            // Seen before it is taken, so the next raise comes as it is.
+            // The round is seen before the signal is taken, so the next raise may come at the same time.
             look();
             signal.take();
         }

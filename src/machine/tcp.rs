@@ -17,9 +17,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::machine::watch::Watch;
 
-/// Limit on peers that wait to be accepted, as far as `net.core.somaxconn` permits: four times the default limit on handshakes
-/// under way, at a few KiB of kernel memory each. Beyond the limit the kernel drops the first packet of a peer, which tries
-/// again a second later.
+/// Backlog of the listening socket, as far as `net.core.somaxconn` permits: four times the default limit on concurrent handshakes,
+/// at a few KiB of kernel memory each. Beyond the limit the kernel drops the SYN of a peer, which retransmits it a second later.
 ///
 /// Source: `listen(2)`.
 const ARRIVED_MAX: i32 = 1024;
@@ -88,7 +87,7 @@ impl<D: AsFd> WaitBeside<D> for Tcp {
         let descriptors: Vec<D> = descriptors.collect();
         let beside = descriptors.iter();
         let mut fds: Vec<_> = beside.map(|one| PollFd::new(one, PollFlags::IN)).collect();
-        // A stream that came by a port is watched with it.
+        // The watch of a port reports its accepted streams, too.
         let mut watch = acceptor.map(|acceptor| &*acceptor.watch);
         for Waited { stream, has_unsent } in streams {
             match &stream.watched {
@@ -106,7 +105,7 @@ impl<D: AsFd> WaitBeside<D> for Tcp {
     }
 }
 
-/// Waits at these; says whether it ended for one of them.
+/// Waits for these descriptors. Returns whether one of them is ready.
 fn wait_at(fds: &mut [PollFd<'_>], span: Duration) -> Result<bool, NetworkError> {
     let timeout = Timespec {
         tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
@@ -126,7 +125,7 @@ fn refused(error: io::Error) -> NetworkError {
     }
 }
 
-/// A TCP port at which peers arrive.
+/// A listening TCP socket.
 #[derive(Debug)]
 pub struct TcpAcceptor {
     listener: TcpListener,
@@ -137,7 +136,7 @@ pub struct TcpAcceptor {
 impl TcpAcceptor {
     fn bind(at: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
-        // Again, since std asks for 128.
+        // std has set a backlog of 128.
         rustix::net::listen(&listener, ARRIVED_MAX)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -149,7 +148,7 @@ impl TcpAcceptor {
         })
     }
 
-    /// Descriptor that becomes readable once a peer arrived, an accepted stream has news, or it was woken.
+    /// Descriptor that becomes readable when a peer has connected, an accepted stream has an event, or the waker was woken.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.watch.descriptor()
     }
@@ -169,9 +168,9 @@ impl Acceptor for TcpAcceptor {
     }
 }
 
-/// Whether an error of accepting is of the peer that was to be accepted, and not of the port.
+/// Whether an error of `accept` concerns only the new connection, and not the listening socket.
 ///
-/// Source: `accept(2)`, which passes on what is pending on the new socket.
+/// Source: `accept(2)`, which returns errors that are pending on the new socket.
 fn is_of_one_peer(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -196,12 +195,12 @@ pub struct TcpHandshake {
     stream: TcpStream,
     /// Whether the connection is not known to be up yet.
     connecting: bool,
-    /// The watch that reports its events, and its number there: only for an accepted stream.
+    /// The watch that reports the stream's events, and its number there; only for an accepted stream.
     watched: Option<(Arc<Watch>, u64)>,
 }
 
 impl TcpHandshake {
-    /// Begins to connect; whether it succeeds is known by the first read or write.
+    /// Begins to connect. The first read or write reports whether that succeeded.
     fn begin(address: SocketAddr) -> io::Result<Self> {
         let family = if address.is_ipv4() {
             AddressFamily::INET
@@ -216,7 +215,7 @@ impl TcpHandshake {
             Err(error) => return Err(error.into()),
         };
         let stream = TcpStream::from(socket);
-        // The frames are small and each awaits an answer.
+        // Frames are small, and each waits for an answer.
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
@@ -225,7 +224,7 @@ impl TcpHandshake {
         })
     }
 
-    /// Takes an accepted stream, which is watched by the port's.
+    /// Makes an accepted stream, whose events the port's watch reports.
     fn accepted(stream: TcpStream, watch: &Arc<Watch>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -237,7 +236,7 @@ impl TcpHandshake {
         })
     }
 
-    /// Events to wait for: to be connected, then readable, and writable if bytes are unsent.
+    /// The events to wait for: writable while connecting, then readable, and also writable if bytes are unsent.
     fn interest(&self, has_unsent: bool) -> PollFd<'_> {
         let flags = match (self.connecting, has_unsent) {
             (true, _) => PollFlags::OUT,
@@ -265,7 +264,7 @@ impl TcpHandshake {
         self.connecting = false;
         match sockopt::socket_error(&self.stream) {
             Ok(Ok(())) => Ok(()),
-            // A peer may have closed before we looked for the first time.
+            // The peer may have closed the connection before this first check.
             Ok(Err(errno)) | Err(errno) => Err(classify(&errno.into())),
         }
     }
@@ -282,15 +281,15 @@ fn classify(error: &io::Error) -> IoError {
 }
 
 impl Drop for TcpHandshake {
-    /// Closes so that what was written last, a refusal perhaps, still arrives: bytes of the
-    /// peer that nobody read would turn the close into a reset, which discards it.
+    /// Closes the stream so that the last written bytes, such as a refusal, still arrive. Unread bytes of the peer would turn the close
+    /// into a reset, which discards them.
     fn drop(&mut self) {
         if let Some((watch, number)) = &self.watched {
             watch.remove(&self.stream, *number);
         }
         let _ = self.stream.shutdown(Shutdown::Write);
         let mut unread = [0; 4096];
-        // As much as a peer can have sent by the rules; beyond that it has itself to blame.
+        // An honest peer has not sent more than this.
         let _ = self.stream.read(&mut unread);
     }
 }
@@ -327,7 +326,7 @@ impl Io for TcpHandshake {
 
     fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
         self.check_connected()?;
-        // std sends with MSG_NOSIGNAL, so that a closed peer is an error and no signal.
+        // std sends with MSG_NOSIGNAL, so a closed connection causes an error and no SIGPIPE.
         self.stream.write(bytes).map_err(|error| classify(&error))
     }
 }

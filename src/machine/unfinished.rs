@@ -1,10 +1,10 @@
-//! Unfinished handshakes of one source, for the limits of all that grants something before a handshake is finished.
+//! Counts of unfinished handshakes from one source, for limits on resources that are granted before a handshake is finished.
 
 use core::net::{IpAddr, Ipv6Addr};
 
 use crate::error::ConnectError;
 
-/// Addresses that one host may own: the address itself, or for IPv6 its network of 64 bits.
+/// Returns the network that one host may own: the address itself for IPv4, and the network of 64 bits for IPv6.
 pub(crate) const fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => {
@@ -15,7 +15,7 @@ pub(crate) const fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Handshakes of one address, and of all its network, that were granted something and are not finished.
+/// Number of unfinished handshakes from one address, and from its network, that hold a resource.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfinished {
     of_address: usize,
@@ -37,13 +37,13 @@ impl Unfinished {
         }
     }
 
-    /// Whether the address may have one more where so many are left then: it never holds more than others still can have,
-    /// and with several addresses of its network not the last one.
+    /// Whether the address may get one more, after which `left` remain. An address that holds some never gets more than remain for others. A
+    /// further address of the same network does not get the last one.
     pub(crate) const fn may_be_more(self, left: usize) -> bool {
         self.of_network == 0 || self.of_address < left
     }
 
-    /// Refuses the address one more where so many are left then.
+    /// Refuses one more to the address, after which `left` would remain, as [`Unfinished::may_be_more`] says.
     ///
     /// # Errors
     /// [`ConnectError::TooManyUnfinishedFrom`]

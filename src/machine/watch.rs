@@ -1,8 +1,8 @@
-//! Events of a port, of the streams accepted there, and of a signal, by one `epoll(7)`: the cost of a wait grows with the
-//! events, not with the number of silent streams.
+//! Events of a listening socket, of the streams accepted from it, and of a signal, by one `epoll(7)`. The cost of a wait depends on the
+//! number of events, not on the number of silent streams.
 //!
-//! Events of the port and the streams are edge-triggered. A stream is due from an event on until it is asked, and its reader
-//! reads until nothing is left. So nothing has to be done between waits, and an event that nobody reads ends one wait alone.
+//! Events of the socket and the streams are edge-triggered. An event makes a stream due until [`Watch::take_due`] is called, after which
+//! the caller reads until nothing is left. So waits need no preparation, and an event that is not handled ends only one wait.
 
 use core::mem::MaybeUninit;
 use std::collections::BTreeSet;
@@ -16,11 +16,11 @@ use rustix::io::Errno;
 
 use crate::machine::signal::Signal;
 
-/// Numbers of events that belong to no stream.
+/// Numbers of the signal's and the listening socket's events. Streams have higher numbers.
 const SIGNAL: u64 = 0;
 const PORT: u64 = 1;
 
-/// How many events are taken at a time.
+/// Maximum number of events for each system call.
 const EVENTS_MAX: usize = 64;
 
 const AT_ONCE: Timespec = Timespec {
@@ -38,14 +38,14 @@ pub(super) struct Watch {
 
 #[derive(Debug)]
 struct State {
-    /// The number of the stream it came to know last.
+    /// The number of the last added stream.
     last: u64,
-    /// Streams of which something came, until they are asked.
+    /// Streams with an event since they were last asked.
     due: BTreeSet<u64>,
 }
 
 impl Watch {
-    /// One of a port, and of a signal of its own.
+    /// Makes a watch of a listening socket, with a new signal.
     ///
     /// # Errors
     /// The system gave no descriptor.
@@ -71,7 +71,7 @@ impl Watch {
         &self.signal
     }
 
-    /// The descriptor that is readable once something came that was not [collected](Self::collect).
+    /// The descriptor that is readable when there is an event that was not [collected](Self::collect).
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -80,10 +80,10 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches a stream, which has the number that this gives.
+    /// Adds a stream, and returns its number.
     ///
     /// # Errors
-    /// The system watches no more.
+    /// The system refuses to watch it, for example at a limit.
     pub(super) fn add(&self, stream: &impl AsFd) -> io::Result<u64> {
         let mut state = self.state();
         state.last = state.last.wrapping_add(1);
@@ -94,13 +94,13 @@ impl Watch {
         Ok(number)
     }
 
-    /// Forgets a stream, which may stay open in a child of this process.
+    /// Removes a stream. Closing alone may not: the descriptor may still be open in a child of this process.
     pub(super) fn remove(&self, stream: &impl AsFd, number: u64) {
         let _ = epoll::delete(&self.epoll, stream);
         self.state().due.remove(&number);
     }
 
-    /// Notes what came since the last time. A signal that is raised from here on ends the next wait.
+    /// Notes the events since the last call, and resets the signal. A signal that is raised during the call or later ends the next wait.
     pub(super) fn collect(&self) {
         self.signal.take();
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_MAX];
@@ -108,7 +108,7 @@ impl Watch {
             let came = match epoll::wait(&self.epoll, &mut events, Some(&AT_ONCE)) {
                 Ok((came, _)) => came,
                 Err(Errno::INTR) => continue,
-                // It was created here, and nothing else is wrong with it.
+                // Other errors mean an invalid descriptor, which this is not.
                 Err(_) => return,
             };
             let count = came.len();
@@ -120,7 +120,7 @@ impl Watch {
         }
     }
 
-    /// Whether something came of a stream since it was last asked.
+    /// Returns whether a stream had an event since the last call.
     pub(super) fn take_due(&self, number: u64) -> bool {
         self.state().due.remove(&number)
     }
@@ -147,13 +147,13 @@ mod tests {
         Tcp.listen(([127, 0, 0, 1], 0).into()).unwrap()
     }
 
-    /// A stream of ours, and its other end.
+    /// An accepted stream, and the peer's end.
     fn stream(port: &TcpAcceptor) -> (TcpHandshake, TcpStream) {
         let other = TcpStream::connect(port.address()).unwrap();
         (Tcp.accept(port).unwrap().unwrap(), other)
     }
 
-    /// Waits for so long at most, and notes what came; says whether something did.
+    /// Waits for at most this span, and collects events. Returns whether the wait ended early.
     fn waits(port: &TcpAcceptor, streams: &[&TcpHandshake], span: Duration) -> bool {
         let waited = streams.iter().map(|stream| Waited {
             stream: *stream,
@@ -165,7 +165,7 @@ mod tests {
         !deadline.has_passed(Tcp.now())
     }
 
-    /// Takes what there is to report, and finds nothing behind it.
+    /// Waits until there are no more events, and resets the streams.
     fn quiet(port: &TcpAcceptor, streams: &[&TcpHandshake]) {
         while waits(port, streams, MOMENT) {}
         for stream in streams {
@@ -184,7 +184,7 @@ mod tests {
             [&one, &two, &three].map(|stream| stream.is_due()),
             [true, false, false]
         );
-        // Nobody reads it, and it ends no other wait.
+        // The bytes are not read, and end no further wait.
         assert!(!one.is_due() && !waits(&port, &[&one], MOMENT));
         to_one.write_all(b"y").unwrap();
         assert!(waits(&port, &[&one], SOON) && one.is_due());
@@ -213,7 +213,7 @@ mod tests {
         let port = port();
         let (stream, mut other) = stream(&port);
         quiet(&port, &[&stream]);
-        // As in a child of this process.
+        // A duplicate stays open, as in a child of this process.
         let kept = stream.as_fd().try_clone_to_owned().unwrap();
         drop(stream);
         other.write_all(b"x").unwrap();
@@ -241,7 +241,7 @@ mod tests {
         quiet(&port, &[]);
         let _other = TcpStream::connect(port.address()).unwrap();
         assert!(waits(&port, &[], SOON));
-        // Nobody was taken in, and that was reported.
+        // The peer was not accepted, and its event does not end another wait.
         assert!(!waits(&port, &[], MOMENT));
         assert!(Tcp.accept(&port).unwrap().is_some());
         port.waker().unwrap().wake();

@@ -1,4 +1,4 @@
-//! Rules for the rails that a host uses: by device, port, network interface and subnet.
+//! Rules that select the rails of a host by device, port, network interface and subnet.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -15,19 +15,18 @@ use pattern::Pattern;
 
 /// Rules that select which rails are used. The default has no rules and uses all rails.
 ///
-/// As text it is a list of rules with commas in between. Each names what it is for, and `^` in front of it,
-/// which counts for this rule alone, says that it is not to be used:
+/// The text form is a list of rules, separated by commas. Each rule names rails. A leading `^` excludes the rails of this rule:
 ///
 /// | rule | names |
 /// |---|---|
-/// | `mlx5_0` | an RDMA device; in the pattern `*` is any text, `?` any character, and without them the name is the whole name |
-/// | `mlx5_0:2` | a port of it |
+/// | `mlx5_0` | the rails of an RDMA device; `*` matches any text and `?` any character, and the pattern has to match the whole name |
+/// | `mlx5_0:2` | the rails of a port of it |
 /// | `netdev=ens*` | rails on a network interface |
 /// | `10.1.0.0/16`, `fd00::/64` | rails with an address in a subnet |
 /// | `10.1.2.3` | the rail with this address |
 ///
-/// Their order never counts. A rail that any `^` rule names is left out. If there are rules without `^`, the remaining rails
-/// are used that at least one of these names. If there are none, all remaining rails are used.
+/// The order of the rules does not matter. A rail that any `^` rule names is not used. If there are rules without `^`, only those of the
+/// remaining rails are used that at least one of these rules names. Otherwise all remaining rails are used.
 ///
 /// ```
 /// use doorbell::RailFilter;
@@ -55,16 +54,16 @@ enum Names {
     Subnet(IpPrefix),
 }
 
-/// Subject of the rules: a rail, or a port that has none.
+/// Subject of the rules: a rail, or a port that has no rail.
 #[derive(Clone, Copy, Debug)]
 pub struct FilterSubject<'a> {
     /// The RDMA device.
     pub device: &'a str,
     /// The port's number.
     pub port: u8,
-    /// The network interface, where there is one.
+    /// The network interface, if there is one.
     pub netdev: Option<&'a str>,
-    /// The address, where there is one.
+    /// The address, if there is one.
     pub address: Option<IpAddr>,
 }
 
@@ -74,9 +73,9 @@ pub struct FilterSubject<'a> {
 pub enum FilterVerdict {
     /// The rail is used.
     Used,
-    /// The rule of this number, from 1, says that it is not.
+    /// The `^` rule of this number, counted from 1, excludes the rail.
     Denied(u16),
-    /// There are rules for what is used, and none of them names it.
+    /// There are rules without `^`, and none of them names the rail.
     NotNamed,
 }
 
@@ -96,8 +95,8 @@ impl RailFilter {
         }
     }
 
-    /// The rules that name none of these, each with its number and its text: a name that was mistyped, or
-    /// a place-holder that was never filled in.
+    /// Returns the rules that name none of these subjects, each with its number and its text. Such a rule may have a mistyped name, or a
+    /// placeholder that was never filled in.
     pub fn idle<'a>(&self, subjects: &'a [FilterSubject<'a>]) -> impl Iterator<Item = (u16, String)> {
         (1_u16..)
             .zip(&self.rules)
@@ -111,8 +110,8 @@ impl RailFilter {
         self.rules.is_empty()
     }
 
-    /// Whether what is not known of a port that has no rail, its interface and address, could have made
-    /// a rule name it.
+    /// Whether there is a rule without `^` for an interface or a subnet. For a port without a rail these are unknown, so such a rule might
+    /// name the port if it had a rail.
     pub(crate) fn asks_beyond_devices(&self) -> bool {
         let mut allowing = self.rules.iter().filter(|rule| !rule.is_deny);
         allowing.any(|rule| !matches!(rule.names, Names::Device { .. }))
@@ -131,7 +130,7 @@ impl Names {
     }
 }
 
-/// Which rule of a filter is no rule, and why.
+/// An invalid rule of a filter, and its fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RailFilterError {
@@ -149,23 +148,23 @@ pub struct RailFilterError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RuleFault {
-    /// There is nothing in it.
+    /// The rule is empty.
     Empty,
     /// The rule names nothing.
     NoName,
-    /// The name has a character that no name has.
+    /// The name has a character that names cannot have.
     Character(char),
-    /// The text behind the colon is no port: a number from 1 to 255.
+    /// The text after the colon is no port, a number from 1 to 255.
     Port,
-    /// The text in front of `=` is not `netdev`.
+    /// The text before `=` is not `netdev`.
     Key,
-    /// The rule looks like an address, and is none.
+    /// The rule has the form of an address, and is not a valid one.
     Address,
-    /// The length of the prefix is not one of this address.
+    /// The prefix length is not valid for this address.
     PrefixLength,
-    /// The address has bits set behind its prefix; this is the subnet it is in.
+    /// The address has bits set after its prefix. The field is the subnet of the address.
     HostBits(IpPrefix),
-    /// There are more rules than can be counted.
+    /// There are more than 65,535 rules.
     TooMany,
 }
 
@@ -187,12 +186,12 @@ impl fmt::Display for RuleFault {
     }
 }
 
-/// Limit on the characters of a rule that are shown.
+/// Maximum number of characters of a rule that the error shows.
 const SHOWN_MAX: usize = 80;
 
 impl fmt::Display for RailFilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // From a file or the environment, and to a terminal, where it is to move nothing.
+        // The text comes from a file or the environment, so control characters are escaped before they reach a terminal.
         let shown: String = self.text.escape_debug().take(SHOWN_MAX).collect();
         write!(
             f,
@@ -207,7 +206,7 @@ impl core::error::Error for RailFilterError {}
 impl FromStr for RailFilter {
     type Err = RailFilterError;
 
-    /// Reads rules with commas in between; blanks around them do not count. An empty text is no rules.
+    /// Parses rules separated by commas; white space around them is ignored. An empty text has no rules.
     fn from_str(text: &str) -> Result<Self, RailFilterError> {
         let mut rules = Vec::new();
         if text.trim().is_empty() {
@@ -270,7 +269,7 @@ impl Names {
             };
         }
         let (name, port) = match text.split_once(':') {
-            // Two colons are an address of IPv6 that is none.
+            // A rule with two colons is meant as an IPv6 address, and is not a valid one.
             Some((_, rest)) if rest.contains(':') => return Err(RuleFault::Address),
             Some((name, port)) => (name, Some(parse_port(port)?)),
             None => (text, None),
@@ -304,7 +303,7 @@ impl fmt::Display for Rule {
 }
 
 impl fmt::Display for RailFilter {
-    /// As it can be read again.
+    /// Writes the text form, which can be parsed again.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, rule) in self.rules.iter().enumerate() {
             if index > 0 {

@@ -1,4 +1,4 @@
-//! Rails: ports with an address that peers reach, rules for those that are used ([`RailFilter`]), and pairs of rails of two hosts.
+//! Rails: ports with an address that peers can reach, rules that select rails ([`RailFilter`]), and pairs of rails of two hosts.
 
 pub(crate) mod filter;
 pub(crate) mod scan;
@@ -18,20 +18,20 @@ use crate::error::{ConnectError, NoRoute};
 use crate::machine::log::log;
 use crate::rails::scan::Scan;
 
-/// Every rail of the Workers' devices as it is now, those that can be used first.
+/// Every rail of the Workers' devices as of a scan, usable ones first.
 #[derive(Clone, Debug)]
 pub(crate) struct Rails {
-    /// Usable ones, then the others, whose reasons are for the report alone.
+    /// The usable rails, and then the others, whose reasons are only reported.
     local: Vec<LocalRail>,
-    /// For each usable one, which Worker is on its device.
+    /// For each usable rail, the index of the Worker on its device.
     workers: Vec<usize>,
-    /// For each usable one, its form in a handle or a Hello.
+    /// For each usable rail, its form in a handle or a Hello.
     advertised: Vec<AdvertisedRail>,
-    /// Ports of the Workers' devices that could not be looked at, each with its reason.
+    /// Devices and ports of the Workers that could not be queried, each with its reason.
     failed: Vec<String>,
 }
 
-/// The facts of a rail that a queue pair is made with.
+/// The attributes of a rail with which a queue pair is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeRail {
     pub(crate) worker: usize,
@@ -42,7 +42,7 @@ pub(crate) struct NodeRail {
 }
 
 impl Rails {
-    /// The rails of ports that were looked at, and of the device of each Worker.
+    /// Makes the rails of a scan for the Workers' devices.
     pub(crate) fn of_scan(scan: &Scan, devices: &[&str], filter: &RailFilter) -> Self {
         let of_them = scan
             .ports
@@ -79,12 +79,12 @@ impl Rails {
         rails
     }
 
-    /// The rails that a peer is sent, in order.
+    /// The rails to send to a peer, in order of preference.
     pub(crate) fn advertised(&self) -> &[AdvertisedRail] {
         &self.advertised
     }
 
-    /// The facts of the rail of this index that a queue pair is made with.
+    /// Returns the attributes of the rail at this index with which a queue pair is made.
     pub(crate) fn get(&self, index: usize) -> Option<NodeRail> {
         let rail = self.local.get(index)?;
         let RailSource { gid, mtu, .. } = rail.source.ok()?;
@@ -97,13 +97,14 @@ impl Rails {
         })
     }
 
-    /// Returns every pair of a rail of ours and one of the peer's that reach each other, each port of ours in one, the best first.
-    /// The wire does not show which of the peer's rails share a port. The peer knows, and takes one connection of a link on each port.
+    /// Returns the pairs of a rail of this host and one of the peer's that reach each other, the best first, with each port of this host in
+    /// at most one pair. The wire format does not say which of the peer's rails share a port. The peer knows, and accepts one connection of
+    /// a link on each port.
     pub(crate) fn pairs(&self, peer: &[AdvertisedRail]) -> Vec<PairedRails> {
         let ours: Vec<_> = Candidate::each(&self.advertised)
             .enumerate()
             .map(|(index, each)| {
-                // Both number rails: a port goes by its first one.
+                // A candidate's port is a number. Here it is the index of the port's first rail, so that rails of a port have the same.
                 let first = (0..index).find(|before| self.port_of(*before) == self.port_of(index));
                 let port = first.and_then(|first| u8::try_from(first).ok());
                 Candidate {
@@ -122,7 +123,7 @@ impl Rails {
         pairing.pairs().to_vec()
     }
 
-    /// The rail of this index alone.
+    /// Returns only the rail at this index.
     fn only(&self, index: usize) -> Option<Self> {
         Some(Self {
             local: vec![self.local.get(index)?.clone()],
@@ -132,10 +133,10 @@ impl Rails {
         })
     }
 
-    /// The one rail of a port of ours that reaches this one of the peer's.
+    /// Returns only the first rail of a port of this host that reaches this rail of the peer.
     ///
     /// # Errors
-    /// None does: why not, for each of ours.
+    /// No rail of this host reaches it, with the reason for each; or a rail of another port does.
     pub(crate) fn of_port(
         &self,
         device: &str,
@@ -158,13 +159,13 @@ impl Rails {
         }
     }
 
-    /// The device and port of the rail of this index, which stay where its address does not.
+    /// Returns the device and the port of the rail at this index, which identify it even if its address changes.
     pub(crate) fn port_of(&self, index: usize) -> Option<(&str, u8)> {
         let rail = self.local.get(index)?;
         Some((rail.device.as_str(), rail.port))
     }
 
-    /// The speed of the fastest rail of a Worker.
+    /// Returns the speed of the fastest rail of a Worker, or 0.
     pub(crate) fn speed_mbps_of(&self, worker: usize) -> u32 {
         let of_it = self.workers.iter().zip(&self.local);
         let speeds = of_it
@@ -173,10 +174,10 @@ impl Rails {
         speeds.max().unwrap_or(0)
     }
 
-    /// The best pair of a rail of ours and one of the peer's.
+    /// Returns the best pair of a rail of this host and one of the peer's.
     ///
     /// # Errors
-    /// None reaches: each of ours with its reason.
+    /// No rail of this host reaches one of the peer's, with the reason for each.
     pub(crate) fn route(&self, peer: &[AdvertisedRail]) -> Result<RailPair, NoRoute> {
         let choice = choose(&self.local, peer);
         choice
@@ -196,7 +197,7 @@ impl Rails {
     }
 }
 
-/// The rails of a port, and for those that are not used, why.
+/// Returns the rails of a port; each unused one has the reason.
 pub fn rails_of(report: &PortReport, filter: &RailFilter) -> impl Iterator<Item = LocalRail> {
     LocalRail::of_port(report).map(move |mut rail| {
         let usable = rail.source.and_then(|source| {
@@ -213,7 +214,7 @@ pub fn rails_of(report: &PortReport, filter: &RailFilter) -> impl Iterator<Item 
     })
 }
 
-/// The filter's verdict on a rail, or on a port that has none.
+/// Applies the filter to a rail, or to a port that has no rail.
 fn filtered(
     report: &PortReport,
     rail: &LocalRail,
@@ -235,14 +236,14 @@ fn filtered(
             rule: Some(rule),
             address,
         }),
-        // A rule might name it, if it had an address: then that it has none is the reason.
+        // A rule might name the port if it had a rail, so the reason is that it has none.
         (FilterVerdict::NotNamed, Err(reason)) if filter.asks_beyond_devices() => Err(reason),
         (FilterVerdict::NotNamed, _) => Err(Unusable::LeftOut { rule: None, address }),
     }
 }
 
-/// Brings rails into the order they are used in: fast lanes, management lanes, and those that cannot be used; as
-/// they were found within each. Rails beyond those that a peer may be sent cannot be used.
+/// Sorts rails by preference: fast lanes, management lanes, and unusable rails, each in the order in which they were found. Marks the
+/// rails beyond [`RAILS_MAX`] as unusable.
 pub fn sort_by_preference(rails: &mut [LocalRail]) {
     let speed = |rail: &LocalRail| SpeedClass::from_mbps(rail.speed_mbps);
     let usable = rails.iter().filter(|rail| rail.source.is_ok());

@@ -1,4 +1,4 @@
-//! A scan of every port of every device, and its result for the rails: the usable ones, and the reasons against the others.
+//! A scan of every port of every device, and the rails that result: the usable ones, and the others with reasons.
 
 use doorbell_core::PortReport;
 use doorbell_core::port::Unusable;
@@ -8,16 +8,16 @@ use doorbell_core::rail::LocalRail;
 use crate::rails::filter::RailFilter;
 use crate::rails::{rails_of, sort_by_preference};
 
-/// The ports that there are, as they are now.
+/// The ports at the time of the scan.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     pub(crate) ports: Vec<PortReport>,
-    /// Devices, or ports of theirs, that could not be looked at.
+    /// Devices and ports that could not be queried.
     failures: Vec<(String, LookFailure)>,
 }
 
 impl Scan {
-    /// Looks at every port of every device.
+    /// Queries every port of every device.
     ///
     /// # Errors
     /// The devices could not be listed.
@@ -33,7 +33,7 @@ impl Scan {
         Ok(scan)
     }
 
-    /// The names of all devices, those that failed too.
+    /// Returns the names of all devices, including those that could not be queried.
     pub(crate) fn devices(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .ports
@@ -46,7 +46,7 @@ impl Scan {
         names
     }
 
-    /// Every rail, in the order they are offered to peers.
+    /// Returns every rail, in order of preference.
     pub(crate) fn rails(&self, filter: &RailFilter) -> Vec<LocalRail> {
         let of_ports = self.ports.iter().flat_map(|report| rails_of(report, filter));
         let mut rails: Vec<_> = of_ports.collect();
@@ -54,7 +54,7 @@ impl Scan {
         rails
     }
 
-    /// The ports that are not used though no rule says so, beside those that are.
+    /// Describes the ports that are not used, or not with all of their addresses, although no rule excludes them. Empty if no rail is usable.
     pub(crate) fn passed_over(&self, filter: &RailFilter) -> Vec<String> {
         let rails = self.rails(filter);
         if rails.iter().all(|rail| rail.source.is_err()) {
@@ -67,7 +67,7 @@ impl Scan {
             let mut reasons = sources.filter_map(Result::err);
             let reason = reasons.find(|reason| match reason {
                 Unusable::LeftOut { .. } => false,
-                // The addresses of a port that nothing is connected over are listed of a used port, too.
+                // Addresses beyond a limit are listed even if the port has other, usable ones.
                 Unusable::BeyondGidsMax(_) | Unusable::BeyondRailsMax => true,
                 _ => !is_used,
             })?;
@@ -76,12 +76,12 @@ impl Scan {
         of_ports.chain(self.failed()).collect()
     }
 
-    /// The devices and ports that could not be looked at.
+    /// Describes the devices and ports that could not be queried.
     fn failed(&self) -> impl Iterator<Item = String> {
         self.failures.iter().map(described)
     }
 
-    /// The ports of these devices that could not be looked at.
+    /// Describes the failures of these devices and their ports.
     pub(crate) fn failed_of(&self, devices: &[&str]) -> Vec<String> {
         let of_them = self
             .failures
@@ -90,7 +90,7 @@ impl Scan {
         of_them.map(described).collect()
     }
 
-    /// Why none of the devices can be used, each with its reason.
+    /// Describes why no device can be used, with the reason for each port.
     pub(crate) fn why_nothing(&self, filter: &RailFilter) -> String {
         if self.ports.is_empty() && self.failures.is_empty() {
             return "there is none; `modprobe rdma_rxe` and `rdma link add rxe0 type rxe netdev ETH` make a \
@@ -108,7 +108,7 @@ impl Scan {
     }
 }
 
-/// A failure, in words: `mlx5_0 port 2: ibv_query_port failed: …`, or without a port, `mlx5_0: …`.
+/// Describes a failure: `mlx5_0 port 2: ibv_query_port failed: …`, or without a port, `mlx5_0: …`.
 fn described((device, failure): &(String, LookFailure)) -> String {
     match failure.port {
         Some(_) => format!("{device} {failure}"),
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// A port that is used, with more addresses than are.
+    /// A port that is used, with more addresses than the limit.
     #[test]
     fn addresses_that_are_too_many_are_listed() {
         let mut port = port();

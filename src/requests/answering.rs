@@ -1,4 +1,4 @@
-//! The answerer's side, and messages that are put together to be copied.
+//! The answerer's side, and memory to build messages that are copied when they are sent.
 
 use core::fmt;
 
@@ -9,17 +9,17 @@ use doorbell_ffi::Rdma;
 use crate::worker::lease::Lease;
 use crate::worker::message::Message;
 
-/// A request of a peer, in the memory that received it.
+/// A request of a peer, in the memory in which it arrived.
 pub struct Asked<P: Provider = Rdma> {
     lease: Lease<P>,
     id: CorrelationId,
 }
 
 impl<P: Provider> Asked<P> {
-    /// Takes a message for a request, whose memory it keeps.
+    /// Makes a request of a message, and keeps the message's memory.
     ///
     /// # Errors
-    /// It is none, and handed back.
+    /// The message is no request, and is returned.
     #[inline]
     pub fn of(message: Message<'_, P>) -> Result<Self, Message<'_, P>> {
         match RequestHeader::parse(message.payload()) {
@@ -47,16 +47,16 @@ impl<P: Provider> Asked<P> {
             .unwrap_or_default()
     }
 
-    /// The longest answer that fits into its memory.
+    /// Length of the longest answer that fits into the memory.
     #[must_use]
     pub fn answer_bytes_max(&self) -> usize {
         self.lease.capacity_bytes().saturating_sub(REQUEST_HEADER_BYTES)
     }
 
-    /// Writes the answer over the request, to be sent by [`Channel::send_lease`](crate::Channel::send_lease), now or later.
+    /// Overwrites the request with its answer. Send the returned lease by [`Channel::send_lease`](crate::Channel::send_lease), now or later.
     ///
     /// # Errors
-    /// It is longer than [`Asked::answer_bytes_max`]: the request is handed back.
+    /// The answer is longer than [`Asked::answer_bytes_max`]. The request is returned.
     #[inline]
     pub fn answer(mut self, body: &[u8]) -> Result<Lease<P>, Self> {
         match write(&mut self.lease, RequestKind::Answer, self.id, body) {
@@ -65,7 +65,7 @@ impl<P: Provider> Asked<P> {
         }
     }
 
-    /// The memory, where no answer is given.
+    /// Returns the memory without an answer.
     #[must_use]
     pub fn into_lease(self) -> Lease<P> {
         self.lease
@@ -81,7 +81,7 @@ impl<P: Provider> fmt::Debug for Asked<P> {
     }
 }
 
-/// Writes a message into a lease; nothing where it does not fit.
+/// Writes a message into a lease. Returns `None`, and writes nothing, if the message does not fit.
 #[inline]
 pub(super) fn write<P: Provider>(
     lease: &mut Lease<P>,
@@ -98,7 +98,7 @@ pub(super) fn write<P: Provider>(
     Some(())
 }
 
-/// Memory in which a message is put together, for what copies it: links, and [`Channel::send`](crate::Channel::send).
+/// Memory to build a message for calls that copy it: [`Links::send`](crate::link::Links::send) and [`Channel::send`](crate::Channel::send).
 #[derive(Debug)]
 pub struct Framing {
     bytes: Vec<u8>,
@@ -106,7 +106,7 @@ pub struct Framing {
 }
 
 impl Framing {
-    /// Memory for bodies of so many bytes at most, up to 2^30. A number beyond that stands for it.
+    /// Reserves memory for bodies of at most `body_bytes_max` bytes. A value above 2^30 stands for 2^30.
     #[must_use]
     pub fn new(body_bytes_max: usize) -> Self {
         let body_bytes_max = body_bytes_max.min(1 << 30);
@@ -116,13 +116,14 @@ impl Framing {
         }
     }
 
-    /// The longest body.
+    /// Length of the longest body.
     #[must_use]
     pub const fn body_bytes_max(&self) -> usize {
         self.body_bytes_max
     }
 
-    /// An answer, to be sent by [`Links::send`](crate::link::Links::send) or [`Channel::send`](crate::Channel::send); `None` where the body is longer than bodies are here.
+    /// Builds an answer, to be sent by [`Links::send`](crate::link::Links::send) or [`Channel::send`](crate::Channel::send). Returns `None` if
+    /// the body is longer than [`Framing::body_bytes_max`].
     #[must_use]
     pub fn answer(&mut self, id: CorrelationId, body: &[u8]) -> Option<&[u8]> {
         self.message(RequestKind::Answer, id, body)

@@ -1,4 +1,4 @@
-//! Requests over a channel and over a link.
+//! Sending of requests, and handling of events, over a channel and over a link.
 
 use core::fmt;
 
@@ -15,12 +15,15 @@ use crate::worker::event::{ChannelState, Event};
 use crate::worker::{Turn, Worker};
 use doorbell_core::network::Network;
 
-/// A request that was not sent, with the reason: its context is handed back, and it has no other end.
+/// A request that could not be sent, with the reason. The request ends with this error. If the kind is [`SendErrorKind::Post`], the device
+/// may have taken the request all the same: the peer may then execute it, and the answer counts as [`RequestCounts::late`].
+///
+/// [`RequestCounts::late`]: super::RequestCounts::late
 #[derive(Debug)]
 pub struct NotSent<T> {
-    /// Why.
+    /// The reason.
     pub kind: NotSentKind,
-    /// The context.
+    /// The context of the request.
     pub context: T,
 }
 
@@ -28,24 +31,23 @@ pub struct NotSent<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotSentKind {
-    /// Back-pressure: as many requests are in flight as the table holds.
+    /// Back-pressure: the table is full.
     InFlight,
-    /// Caller misuse: the body is longer than the table was made for, or than a slot holds.
+    /// Caller misuse: the body is longer than the table permits, or does not fit into a slot.
     TooLong {
-        /// The bytes there were.
+        /// The bytes of the body.
         bytes: usize,
-        /// The most there may be.
+        /// The limit.
         bytes_max: usize,
     },
-    /// The channel did not take it.
+    /// The channel refused the message.
     Channel(SendErrorKind),
-    /// The link did not take it.
+    /// The link refused the message.
     Link(PushRefusal),
 }
 
 impl NotSentKind {
-    /// Returns whether the error goes away by polling, as for [`SendErrorKind::is_temporary`]: the caller sends the same request
-    /// again then.
+    /// Returns whether the request can be sent after polling, as for [`SendErrorKind::is_temporary`].
     #[must_use]
     pub const fn is_temporary(self) -> bool {
         match self {
@@ -95,7 +97,7 @@ impl<T> Requests<T> {
     /// Sends a request over a channel, to be answered by the deadline.
     ///
     /// # Errors
-    /// It was not sent: [`NotSentKind::is_temporary`] says whether it may be later.
+    /// The request was not sent. [`NotSentKind::is_temporary`] returns whether to poll and try again.
     pub fn send<P: Provider>(
         &mut self,
         worker: &mut Worker<P>,
@@ -145,10 +147,10 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Takes what a poll reports of the channel: answers, and its failure. Gives back what is neither, as requests of the peer's.
-    /// An answer ends a request only if the request was sent over this channel, or began by [`Requests::begin`].
+    /// Handles an event of the channel. Returns events that are not answers, such as requests of the peer, or the failure of the channel.
+    /// An answer ends a request only if the request was sent over this channel, or was begun by [`Requests::begin`].
     /// A failure ends the requests that were sent over that channel, and those that [`Requests::begin`] began.
-    /// Late answers are dropped and counted. A caller that wants their bodies gives each message to [`Requests::hear_from`] instead.
+    /// Late answers are dropped and counted. To get their bodies, pass each message to [`Requests::hear_from`] instead.
     #[inline]
     pub fn take<'m, P: Provider>(
         &mut self,
@@ -179,7 +181,7 @@ impl<T> Requests<T> {
                 self.note_failure(turn.channel.id(), RequestFailure::Channel(cause.status), each);
                 Some(event)
             }
-            // No answer comes any more.
+            // No further answer can arrive.
             Event::PeerClosed { .. } => {
                 self.note_failure(turn.channel.id(), RequestFailure::PeerClosed, each);
                 Some(event)
@@ -188,7 +190,7 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Takes what a poll reports of the link: answers, and its end. Gives back what is not an answer, the end too.
+    /// Handles an event of the link. Returns events that are not answers, including the end of the link, which ends all requests.
     pub fn take_link<'m>(
         &mut self,
         event: LinkEvent<'m>,
@@ -211,8 +213,8 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Polls a Worker, by [`Worker::poll`], whose channel to this peer is its only one, and ends what is due by its clock; says how many
-    /// completions there were. Messages that are no answers are dropped.
+    /// Polls a Worker by [`Worker::poll`], handles its events, and ends requests whose deadline has passed by the Worker's clock. Returns the
+    /// number of completions. The channel to this peer has to be the Worker's only channel: all messages that are not answers are dropped.
     ///
     /// # Errors
     /// As for [`Worker::poll`].
@@ -230,7 +232,7 @@ impl<T> Requests<T> {
         Ok(count)
     }
 
-    /// Begins one whose body fits.
+    /// Begins a request, if its body is not too long.
     fn begin_body(
         &mut self,
         body: &[u8],
@@ -249,13 +251,13 @@ impl<T> Requests<T> {
     }
 
     fn not_sent(&mut self, id: CorrelationId, kind: NotSentKind) -> Result<CorrelationId, NotSent<T>> {
-        // It was begun just now, so it is there.
+        // The request was begun just now, so `take_back` finds it.
         self.take_back(id)
             .map_or(Ok(id), |context| Err(NotSent { kind, context }))
     }
 }
 
-/// Whether the channel copies a request with this body into a cell.
+/// Whether a request with this body fits into a cell of the channel.
 fn fits_a_cell<P: Provider>(worker: &mut Worker<P>, channel: ChannelId, body: &[u8]) -> bool {
     let cell_bytes = worker.channel(channel).map_or(0, |channel| channel.cell_bytes());
     super::REQUEST_HEADER_BYTES.saturating_add(body.len()) <= cell_bytes as usize

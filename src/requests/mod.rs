@@ -1,23 +1,23 @@
-//! Requests and answers: many in flight, each with a deadline, and each ends exactly once.
+//! Requests and answers: many requests may be in flight, each has a deadline, and each ends exactly once.
 //!
-//! [`Requests`] is the requester's table. It is of one peer, over a channel or over a link, and neither waits nor polls:
-//! the loop that polls the Worker gives it what came ([`Requests::take`], [`Requests::take_link`]) and the time
-//! ([`Requests::expire`]). A request ends in one of these ways:
+//! [`Requests`] is the requester's table, for one peer, over a channel or over a link. The table does not wait. The loop that polls the
+//! Worker passes each event to [`Requests::take`] or [`Requests::take_link`], and the time to [`Requests::expire`]. A request ends in one
+//! of these ways:
 //!
 //! | end | how the requester learns of it |
 //! |---|---|
 //! | answered | [`Ended::Answered`], with the body of the answer |
-//! | timed out | [`Ended::TimedOut`]: its deadline passed; the peer may still carry it out |
+//! | timed out | [`Ended::TimedOut`]: its deadline passed; the peer may still execute it |
 //! | failed | [`Ended::Failed`], with the cause: the channel failed, the peer closed it, or the link is over |
-//! | cancelled | what [`Requests::cancel`] returns |
+//! | cancelled | [`Requests::cancel`] returns its context |
 //!
-//! An answer that comes after the end is dropped and counted ([`RequestCounts::late`]); [`Requests::hear_from`] shows its body ([`Heard::Late`]). An
-//! answer to no request is dropped and counted, too ([`RequestCounts::unasked`]). A hostile peer ends none but its own requests, and none twice.
+//! An answer that arrives after the end is dropped and counted ([`RequestCounts::late`]); [`Requests::hear_from`] returns its body
+//! ([`Heard::Late`]). An answer to no request is dropped and counted, too ([`RequestCounts::unasked`]). A hostile peer can end only
+//! requests that were sent to it, and none twice.
 //!
-//! [`Asked`] is the answerer's side: a request in the memory that it came in, which the answer goes in.
+//! [`Asked`] is the answerer's side: a request in the memory in which it arrived, which is reused for the answer.
 //!
-//! Nothing allocates after [`Requests::new`]. On the wire a header of 16 bytes stands in front of each body
-//! ([`RequestHeader`]).
+//! Nothing allocates after [`Requests::new`]. On the wire each body has a header of 16 bytes ([`RequestHeader`]).
 //!
 //! ```
 //! use core::time::Duration;
@@ -26,7 +26,7 @@
 //! use doorbell::provider::Provider;
 //!
 //! # type Failure = Box<dyn std::error::Error>;
-//! /// Asks, and goes on until the answer came or a millisecond is over.
+//! /// Sends a request, and polls until the answer arrives or a millisecond is over.
 //! fn ask<P: Provider>(worker: &mut Worker<P>, to: ChannelId) -> Result<Option<Vec<u8>>, Failure> {
 //!     let mut requests = Requests::new(64, 256);
 //!     let deadline = worker.within(Duration::from_millis(1));
@@ -42,12 +42,12 @@
 //!     Ok(worth)
 //! }
 //!
-//! /// Answers what came.
+//! /// Answers the requests that have arrived.
 //! fn answer<P: Provider>(worker: &mut Worker<P>) -> Result<(), Failure> {
 //!     worker.poll(|turn, event| {
 //!         if let Event::Received { message, .. } = event {
 //!             let answer = Asked::of(message).ok().and_then(|asked| asked.answer(b"all of it").ok());
-//!             // Where there is no room, the requester's deadline ends it.
+//!             // If the answer cannot be sent, the requester's deadline ends the request.
 //!             let _ = answer.map(|answer| turn.channel.send_lease(answer));
 //!         }
 //!     })?;

@@ -1,4 +1,4 @@
-//! The requester's table: which requests have no end yet, and what each ended by. It sends nothing.
+//! The requester's table: the open requests, and their ends. Nothing here sends or receives.
 
 use core::fmt;
 
@@ -11,10 +11,10 @@ use crate::worker::channel::ChannelId;
 
 /// The open requests to one peer, each with a context of the application.
 ///
-/// Its memory is `in_flight_max` entries, and one body for links.
+/// The table has memory for `in_flight_max` entries, and for one message with the longest body.
 ///
 /// # Waiting
-/// No call of the table waits. Wait at the Worker, at most until [`Requests::wake`]. Give each event to [`Requests::take`], and call
+/// No call of the table waits. Wait on the Worker, at most until [`Requests::wake`]. Pass each event to [`Requests::take`], and call
 /// [`Requests::expire`] after each wait. A wait that sleeps needs a Worker with notification
 /// ([`WorkerConfig::notify`](crate::WorkerConfig::notify)).
 ///
@@ -38,14 +38,14 @@ use crate::worker::channel::ChannelId;
 #[derive(Debug)]
 pub struct Requests<T> {
     entries: Box<[RequestEntry<T>]>,
-    /// The entries that no request has.
+    /// The indices of free entries.
     free: Vec<u32>,
-    /// No request's deadline is before it.
+    /// A lower bound of all deadlines.
     earliest: Option<Deadline>,
-    /// Requests to fail by the next call of [`Requests::expire`], and why: a flush whose cause was not seen yet, or what a callback
-    /// that panicked was being called.
+    /// Requests that the next call of [`Requests::expire`] fails, with the reason: a flush was reported and its cause was not, or a callback
+    /// panicked while these requests were failed.
     failing: Option<(Those, RequestFailure)>,
-    /// The channel whose failure ended requests last, if none was begun since: what else is reported of it ends none.
+    /// The channel whose failure last ended requests, if no request was begun since. Further reports of its failure are ignored.
     gone: Option<ChannelId>,
     counts: RequestCounts,
     pub(super) framing: Framing,
@@ -53,10 +53,10 @@ pub struct Requests<T> {
 
 #[derive(Debug)]
 struct RequestEntry<T> {
-    /// Counts the requests that had it, modulo 2^32.
+    /// Number of requests that have used the entry, modulo 2^32.
     generation: u32,
     waiting: Option<(Deadline, T)>,
-    /// The channel that it was sent over, if the table sent it over one.
+    /// The channel that the request was sent over, if the table sent it over one.
     over: Option<ChannelId>,
 }
 
@@ -77,7 +77,7 @@ impl Those {
     }
 }
 
-/// The counts since the table was made.
+/// Counts since the table was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RequestCounts {
@@ -91,9 +91,9 @@ pub struct RequestCounts {
     pub cancelled: u64,
     /// Requests that failed with their channel or link.
     pub failed: u64,
-    /// Answers to requests that had ended, and answers that came again: dropped.
+    /// Dropped answers to requests that had ended, repeated answers included.
     pub late: u64,
-    /// Answers to what was never asked, or was asked over another channel: dropped. An honest peer sends none.
+    /// Dropped answers to requests that were never sent, or were sent over another channel. An honest peer sends none.
     pub unasked: u64,
 }
 
@@ -101,19 +101,19 @@ pub struct RequestCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ended<'m> {
-    /// By its answer, which has this body.
+    /// The answer arrived, with this body.
     Answered(&'m [u8]),
-    /// By its deadline. The peer may have carried it out, or may do so yet.
+    /// The deadline passed. The peer may have executed the request, or may still do so.
     TimedOut,
-    /// With its channel or link, for this reason. The peer may have carried it out.
+    /// The channel or link failed, for this reason. The peer may have executed the request.
     Failed(RequestFailure),
 }
 
-/// Reason why requests failed together.
+/// Reason why several requests failed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestFailure {
-    /// The channel failed: the first cause, as far as it was seen.
+    /// The channel failed, with the first cause that was reported.
     Channel(WcStatus),
     /// The peer closed the channel before it answered.
     PeerClosed,
@@ -140,22 +140,22 @@ impl core::error::Error for RequestFailure {}
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Heard<'m, T> {
-    /// The answer to a request, which has ended by it: its context, and the answer's body.
+    /// The answer to a request, which it ends: the request's context, and the answer's body.
     Answer(T, &'m [u8]),
-    /// An answer to a request that has ended, counted in [`RequestCounts::late`]: the request's name, and the answer's body. The
-    /// first such answer of a request that timed out says that the peer carried it out. Others are repetitions.
+    /// An answer to a request that has ended, counted in [`RequestCounts::late`]: the request's id, and the answer's body. The
+    /// first such answer to a request that timed out shows that the peer executed it. Others are repetitions.
     Late(CorrelationId, &'m [u8]),
     /// An answer to no request of its channel, counted in [`RequestCounts::unasked`].
     Unasked,
-    /// A request of the peer's.
+    /// A request of the peer: its id, and its body.
     Request(CorrelationId, &'m [u8]),
-    /// No message of this kind.
+    /// A message that is neither a request nor an answer.
     Other(WireError),
 }
 
 impl<T> Requests<T> {
-    /// A table for so many requests at a time, 1 to 2^20, and bodies of so many bytes at most, up to 2^30. A number beyond its limit
-    /// stands for the limit.
+    /// Makes a table for 1 to 2^20 open requests, with bodies of at most 2^30 bytes. A value outside of these limits stands for the
+    /// nearest limit.
     #[must_use]
     pub fn new(in_flight_max: u32, body_bytes_max: usize) -> Self {
         let in_flight_max = in_flight_max.clamp(1, 1 << 20);
@@ -175,13 +175,13 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Returns how many requests are open.
+    /// Returns the number of open requests.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.entries.len().saturating_sub(self.free.len())
     }
 
-    /// Returns how many more requests may be sent now.
+    /// Returns the number of further requests that may be sent now.
     #[must_use]
     pub fn room(&self) -> usize {
         self.free.len()
@@ -193,22 +193,21 @@ impl<T> Requests<T> {
         self.counts
     }
 
-    /// When to call [`Requests::expire`] at the latest. It may be early. `None` where nothing is in flight.
+    /// When to call [`Requests::expire`] at the latest. The time may be before the first deadline. `None` if no request is open.
     #[must_use]
     pub fn wake(&self) -> Option<Deadline> {
         self.earliest.filter(|_| self.in_flight() > 0)
     }
 
-    /// Begins a request that the caller sends by a way of its own, with [`RequestHeader::new`] in front. A request that was
-    /// not sent after all is taken back by [`Requests::cancel`]. The table does not know its channel: it ends with whichever
-    /// channel fails next, or reports more of its failure.
+    /// Begins a request that the caller sends itself, with [`RequestHeader::new`] in front. If it is not sent after all, call
+    /// [`Requests::cancel`]. The table does not know the request's channel, so the next report of a failure of any channel ends it.
     ///
     /// # Errors
-    /// As many are in flight as may be: the context is handed back.
+    /// The table is full. The context is returned.
     pub fn begin(&mut self, deadline: Deadline, context: T) -> Result<CorrelationId, T> {
         self.gone = None;
         if self.in_flight() == 0 {
-            // They were of a channel before this one.
+            // No request is left of those that a pending failure concerns.
             (self.earliest, self.failing) = (None, None);
         }
         let Some((index, entry)) = self
@@ -237,15 +236,15 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Handles a message of the peer that came over a link, or another way of the caller's own. An answer ends its request whichever channel
-    /// the request was sent over. For a message of a channel call [`Requests::hear_from`].
+    /// Handles a message of the peer that arrived over a link, or by other means of the caller. An answer ends its request regardless of the
+    /// channel that the request was sent over. For a message of a channel call [`Requests::hear_from`].
     #[inline]
     pub fn hear<'m>(&mut self, message: &'m [u8]) -> Heard<'m, T> {
         self.hear_over(None, message)
     }
 
-    /// Handles a message of the peer that came over a channel. An answer ends no request that was sent over another one. Channels of different
-    /// Workers may have equal ids: keep the requests of each Worker in a table of their own.
+    /// Handles a message of the peer that arrived over a channel. An answer does not end a request that was sent over another channel.
+    /// Channels of different Workers may have equal ids: use a separate table for each Worker.
     #[inline]
     pub fn hear_from<'m>(&mut self, channel: ChannelId, message: &'m [u8]) -> Heard<'m, T> {
         self.hear_over(Some(channel), message)
@@ -277,34 +276,35 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Whether this request has no end yet and was sent over another channel than this one.
+    /// Whether this request is open, and was sent over another channel than this one.
     #[inline]
     fn is_over_another(&self, id: CorrelationId, channel: Option<ChannelId>) -> bool {
         let index = u32::try_from(id.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         let entry = self.entries.get(index as usize);
-        // The entry may have a later request by now.
+        // The entry may have been reused for a later request.
         let is_open =
             |entry: &&RequestEntry<T>| entry.waiting.is_some() && entry.generation == (id.0 >> 32) as u32;
         let over = entry.filter(is_open).and_then(|entry| entry.over);
         over.zip(channel).is_some_and(|(over, channel)| over != channel)
     }
 
-    /// Cancels a request: gives its context back, or nothing where it has ended. The peer is not notified.
+    /// Cancels a request. Returns its context, or `None` if the request has ended. The peer is not notified.
     pub fn cancel(&mut self, id: CorrelationId) -> Option<T> {
         let context = self.end(id).ok()?;
         self.counts.cancelled = self.counts.cancelled.wrapping_add(1);
         Some(context)
     }
 
-    /// Takes one back that was never sent.
+    /// Removes a request that was not sent.
     pub(super) fn take_back(&mut self, id: CorrelationId) -> Option<T> {
         let context = self.end(id).ok()?;
         self.counts.sent = self.counts.sent.wrapping_sub(1);
         Some(context)
     }
 
-    /// Ends the requests whose deadlines have passed. If none can have, it is a look at one word; else a pass over
-    /// the table. The time is the Worker's, `worker.context().now()` ([`Clock`](crate::provider::Clock)), as the deadlines of `worker.within` are.
+    /// Ends the requests whose deadlines have passed. The call checks one word, and passes over the table only if a deadline may have passed.
+    /// The time is that of the Worker's clock, `worker.context().now()` ([`Clock`](crate::provider::Clock)), like the deadlines of
+    /// `worker.within`.
     #[inline]
     pub fn expire(&mut self, now: Instant, each: impl FnMut(T, Ended<'_>)) {
         if self.earliest.is_some_and(|earliest| earliest.has_passed(now)) {
@@ -316,7 +316,7 @@ impl<T> Requests<T> {
         if let Some((those, reason)) = self.failing {
             self.fail_those(those, reason, &mut each);
         }
-        // Before anything is reported: a panic in the callback leaves the rest for the next call.
+        // `earliest` is set last: if the callback panics, the next call handles the rest.
         for index in (0..).take(self.entries.len()) {
             let entry = self.entries.get_mut(index as usize);
             let is_due = |(deadline, _): &mut (Deadline, T)| deadline.has_passed(now);
@@ -334,7 +334,7 @@ impl<T> Requests<T> {
         waiting.map(|(deadline, _)| *deadline).min()
     }
 
-    /// Ends all requests, for this reason: the channel or the link is of no further use. If the callback panics, the next call of
+    /// Ends all requests for this reason, if the channel or the link is of no further use. If the callback panics, the next call of
     /// [`Requests::expire`] ends the others.
     pub fn fail(&mut self, reason: RequestFailure, mut each: impl FnMut(T, Ended<'_>)) {
         self.fail_those(Those::All, reason, &mut each);
@@ -364,8 +364,8 @@ impl<T> Requests<T> {
         (self.earliest, self.failing) = (Some(Deadline::at(Instant::from_ns(0))), Some((those, reason)));
     }
 
-    /// Notes that a channel failed, which ends the requests that were sent over it. A flush may be reported before its cause, in one poll,
-    /// so it counts once [`Requests::expire`] is called after the poll.
+    /// Notes that a channel failed, and ends the requests that were sent over it. A flush may be reported before its cause, in the same poll.
+    /// So after a flush the requests end by [`Requests::expire`], or when the cause is reported.
     pub(super) fn note_failure(
         &mut self,
         channel: ChannelId,
@@ -385,16 +385,16 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Takes a request's context.
+    /// Ends a request, and returns its context.
     ///
     /// # Errors
-    /// It has ended (`true`), or there never was such a request (`false`).
+    /// The request has ended (`true`), or there never was such a request (`false`).
     fn end(&mut self, id: CorrelationId) -> Result<T, bool> {
         let index = u32::try_from(id.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         let generation = (id.0 >> 32) as u32;
         let entry = self.entries.get_mut(index as usize).ok_or(false)?;
         if generation != entry.generation {
-            // Serially: the generations behind the current one, down to the first, were there before.
+            // The distance is modulo 2^32. Generations from 1 to the current one were used by earlier requests.
             let ago = entry.generation.wrapping_sub(generation);
             return Err(ago < entry.generation);
         }

@@ -1,4 +1,4 @@
-//! The table against a plain model, by honest and hostile messages.
+//! Tests of the table, against a simple model, with honest and hostile messages.
 
 use core::panic::AssertUnwindSafe;
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ fn a_panic_in_the_callback_leaves_the_others_an_end() {
             });
         }));
         assert!(outcome.is_err());
-        // Before any deadline.
+        // This is before all deadlines.
         requests.expire(Instant::from_ns(1), |name, end| {
             ends.push((name, end == Ended::Failed(reason)))
         });
@@ -97,7 +97,7 @@ fn a_length_without_limit_is_one_that_can_be_had() {
 fn a_request_that_was_never_made_is_distinguished_from_a_late_one() {
     let mut requests = Requests::new(2, 0);
     let id = requests.begin(at(10), ()).unwrap();
-    // No entry of this index, a generation that is to come, and one that never was.
+    // Ids with an index beyond the table, a later generation, generation 0, and arbitrary values.
     for hostile in [
         id.0 | 7,
         id.0 + (1 << 32),
@@ -116,7 +116,7 @@ fn a_request_that_was_never_made_is_distinguished_from_a_late_one() {
     assert_eq!((requests.counts().late, requests.counts().unasked), (1, 5));
 }
 
-/// The place of a channel that is closed may be another peer's by now, which knows how names are made.
+/// A closed channel's index may be reused for another peer, which can guess the ids of requests.
 #[test]
 fn an_answer_over_another_channel_ends_nothing() {
     let channel = |generation| ChannelId { index: 3, generation };
@@ -129,14 +129,14 @@ fn an_answer_over_another_channel_ends_nothing() {
     assert_eq!((requests.in_flight(), requests.counts().unasked), (2, 1));
     let heard = requests.hear_from(channel(1), &first);
     assert_eq!(heard, Heard::Answer("asked", &b"made up"[..]));
-    // The table does not know the channel of the other one.
+    // The table does not know the channel of the other request.
     let heard = requests.hear_from(channel(2), &said);
     assert_eq!(heard, Heard::Answer("own", &b""[..]));
     assert_eq!(
         requests.hear_from(channel(2), &first),
         Heard::Late(id, &b"made up"[..])
     );
-    // Its entry has a request over the next channel, and the late answer of a correct server is no answer that was made up.
+    // The entry is reused for a request over the next channel. A late answer of an honest peer does not count as unasked.
     for _ in 0..2 {
         let next = requests.begin(at(10), "next").unwrap();
         requests.note_sent(next, channel(2));
@@ -151,7 +151,7 @@ fn a_late_answer_is_shown_with_the_name_of_its_request() {
     let mut requests = Requests::new(1, 0);
     let id = requests.begin(at(10), ()).unwrap();
     requests.expire(Instant::from_ns(10), |(), end| assert_eq!(end, Ended::TimedOut));
-    // The entry has another request by then.
+    // The entry is reused for another request by then.
     let other = requests.begin(at(20), ()).unwrap();
     let late = answer(id, b"filled");
     assert_eq!(requests.hear(&late), Heard::Late(id, &b"filled"[..]));
@@ -161,7 +161,7 @@ fn a_late_answer_is_shown_with_the_name_of_its_request() {
     assert_eq!((counts.timed_out, counts.late, counts.answered), (1, 1, 1));
 }
 
-/// A callback that panics loses nothing but the event it was called with.
+/// A callback that panics loses only the event that it was called with.
 #[test]
 fn a_panic_in_a_callback_loses_no_other_end() {
     let mut requests = Requests::new(4, 0);
@@ -219,7 +219,7 @@ fn a_request_of_no_known_channel_ends_with_what_else_is_reported_of_one_that_fai
     assert_eq!((ended, requests.in_flight()), (vec![1, 2], 2));
 }
 
-/// How requests ended, by their numbers: each once.
+/// A model of the requests that wait and of those that have ended, by number.
 #[derive(Default)]
 struct Model {
     waiting: BTreeMap<u64, (CorrelationId, u64)>,
@@ -275,7 +275,7 @@ fn each_request_ends_once_whatever_the_peer_says() {
                     }
                 }
                 6 => {
-                    // A valid answer with some bits changed, cut anywhere.
+                    // A valid answer with some bits flipped, truncated at any length.
                     let id = Model::any(&waiting, &mut random).unwrap_or(CorrelationId(random.draw()));
                     let mut bytes = answer(id, b"body");
                     for _ in 0..random.below(3) {

@@ -1,7 +1,7 @@
-//! Requests that are longer than a fragment: each is executed by stretches of a fragment at most, and ends as they did.
+//! Requests longer than a fragment. Each is executed in stretches of at most a fragment, and its end is derived from theirs.
 //!
-//! A stretch is a request of a table of its own, and is treated as any request is where a rail fails. Its bytes are in the memory of
-//! the whole request, which is there from the beginning of the link.
+//! Stretches are requests in a separate table, and are handled like any request when a rail fails. Their bytes are in the memory of
+//! the whole request, which is reserved when the link is created.
 
 use doorbell_core::Instant;
 use doorbell_core::session::{
@@ -12,14 +12,15 @@ use super::{Asked, OneSidedKind};
 use crate::link::config::{LinkConfig, LinkError};
 use crate::link::store::room_for;
 
-/// Limit on stretches of a request that have no end yet: 64 KiB by default, which is what 100 Gb/s carry in 5 µs. So a request keeps such
-/// a rail busy, and a message waits for no more than these. Each request has its own, since those of another may wait for a rail in vain.
+/// Limit on open stretches of a request: 64 KiB by default, which 100 Gb/s carry in 5 µs. So a request keeps such a rail busy, and a
+/// message waits for no more than these. The limit is separate for each request, since stretches of another request may wait for a rail
+/// that never comes.
 const STRETCHES: u32 = 16;
 
 /// The long requests of a link.
 pub(super) struct Long {
     wholes: Box<[Whole]>,
-    /// How many have no end yet, or one that is not reported.
+    /// Number of requests that are open, or whose end is not reported.
     taken: usize,
     stretches: Requests<Box<[KeptRequest]>>,
     of: Box<[Option<Stretch>]>,
@@ -30,21 +31,21 @@ pub(super) struct Long {
 /// A long request.
 #[derive(Default)]
 struct Whole {
-    /// Its name, until its end is reported.
+    /// Its id, until its end is reported.
     request: Option<RequestId>,
     window: u32,
     asked: Asked,
     repeat: Option<Repeat>,
-    /// The bytes for which stretches were begun.
+    /// Number of bytes for which stretches were begun.
     begun: u32,
-    /// Stretches without an end.
+    /// Number of open stretches.
     open: u32,
     /// Whether a stretch was posted.
     was_posted: bool,
     /// Cause of the first failure of a stretch.
     failure: Option<UnknownReason>,
     has_ended: bool,
-    /// The bytes of the WRITE, or those that were read; behind them those of longer requests before.
+    /// The bytes to write, or the bytes that were read. Bytes of earlier, longer requests may follow.
     bytes: Vec<u8>,
 }
 
@@ -61,7 +62,7 @@ impl Whole {
         self.request.is_some() && !self.has_ended
     }
 
-    /// Whether bytes are left for which no stretch was begun.
+    /// Whether there are bytes for which no stretch was begun.
     const fn has_rest(&self) -> bool {
         self.begun < self.asked.bytes
     }
@@ -71,13 +72,14 @@ impl Whole {
         self.is_open() && self.failure.is_none() && self.has_rest() && self.open < STRETCHES
     }
 
-    /// The place of the bytes of a stretch in the memory of the whole.
+    /// The range of the bytes of a stretch in the memory of the whole request.
     fn range(&self, stretch: &Asked) -> Option<core::ops::Range<usize>> {
         let start = usize::try_from(stretch.offset.checked_sub(self.asked.offset)?).ok()?;
         Some(start..start.checked_add(usize::try_from(stretch.bytes).ok()?)?)
     }
 
-    /// Notes why a stretch failed. A refusal of the peer's device takes the rail down, so it is the cause of what failed with that.
+    /// Notes why a stretch failed. The first cause is kept, except that a later one replaces the failure of a rail: if the peer's device
+    /// refuses a stretch, the rail fails, too, and other stretches with it.
     fn note_failure(&mut self, reason: UnknownReason) {
         match self.failure {
             None | Some(UnknownReason::RailFailed) => self.failure = Some(reason),
@@ -125,12 +127,12 @@ impl Long {
         matches!(asked.kind, OneSidedKind::Read | OneSidedKind::Write) && asked.bytes > self.stretch_bytes
     }
 
-    /// Whether there is a long request.
+    /// Whether there is a long request whose end is not reported.
     pub(super) const fn is_any(&self) -> bool {
         self.taken > 0
     }
 
-    /// Takes a request in, with the bytes of a WRITE.
+    /// Accepts a request, with the bytes of a WRITE.
     pub(super) fn begin(
         &mut self,
         requests: &mut Requests<Box<[KeptRequest]>>,
@@ -144,7 +146,7 @@ impl Long {
         let mut bytes = core::mem::take(&mut whole.bytes);
         let length = usize::try_from(asked.bytes).unwrap_or(usize::MAX);
         if bytes.len() < length {
-            // Within the room that it has had from the beginning.
+            // Within the reserved capacity, so nothing is allocated.
             bytes.resize(length, 0);
         }
         if let Some(target) = bytes.get_mut(..payload.len()) {
@@ -162,8 +164,8 @@ impl Long {
         Ok(request)
     }
 
-    /// Notes which stretches have ended, ends the requests that have none left, and begins stretches of the others.
-    /// `is_granted` tells whether a window is.
+    /// Handles stretches that have ended, ends requests whose stretches are all done, and begins further stretches.
+    /// `is_granted` returns whether a window is granted.
     pub(super) fn go_on(
         &mut self,
         requests: &mut Requests<Box<[KeptRequest]>>,
@@ -182,7 +184,7 @@ impl Long {
         self.begin_stretches(now);
     }
 
-    /// Notes which stretches have ended, and ends the requests that have none left.
+    /// Handles stretches that have ended, and ends requests that have no open stretch and need no other.
     fn settle(&mut self, requests: &mut Requests<Box<[KeptRequest]>>) {
         while let Some((id, end)) = self.stretches.poll_end() {
             let stretch = self.of.get(id.place()).copied().flatten();
@@ -197,7 +199,7 @@ impl Long {
                 }
             }
         }
-        // Nothing more is posted of what failed: each stretch that the peer's device refuses costs a rail.
+        // No further stretch of a failed request is posted: each one that the peer's device refuses would fail a rail.
         for stretch in self.of.iter().flatten() {
             let whole = self.wholes.get(stretch.whole).filter(|whole| whole.is_open());
             if let Some(reason) = whole.and_then(|whole| whole.failure) {
@@ -220,7 +222,7 @@ impl Long {
         }
     }
 
-    /// Begins stretches of each request, as far as it may have more.
+    /// Begins stretches of each request, up to the limit.
     fn begin_stretches(&mut self, now: Instant) {
         for (at, whole) in self.wholes.iter_mut().enumerate() {
             while let Some(repeat) = whole.repeat.filter(|_| whole.may_begin()) {
@@ -262,7 +264,7 @@ impl Long {
         bytes.unwrap_or_default()
     }
 
-    /// The stretches that wait for a rail, each with its window.
+    /// The stretches that wait for a rail, with the window of each.
     pub(super) fn waiting(&self, now: Instant) -> impl Iterator<Item = (RequestId, u32)> {
         self.stretches.waiting(now)
     }
@@ -275,7 +277,7 @@ impl Long {
         self.stretches.refused(id, now);
     }
 
-    /// A stretch is done. One that reads is done once its bytes are here.
+    /// Notes that a stretch of a WRITE is done. A stretch of a READ is done when its data arrives.
     pub(super) fn completed(&mut self, id: RequestId) {
         if self
             .asked(id)
@@ -285,7 +287,7 @@ impl Long {
         }
     }
 
-    /// A stretch brought these bytes.
+    /// Handles the data of a stretch of a READ.
     pub(super) fn fetched(&mut self, id: RequestId, data: &[u8]) {
         let Some(stretch) = self.stretch(id) else { return };
         let whole = self.wholes.get_mut(stretch.whole);
@@ -305,7 +307,7 @@ impl Long {
         self.stretches.denied(id);
     }
 
-    /// A rail's connection is lost. The fences that stretches need are asked for with those of `requests`.
+    /// Notes that a rail's connection is lost. Fences that stretches need are added to those of `requests`.
     pub(super) fn rail_lost(&mut self, rail: u8, requests: &mut Requests<Box<[KeptRequest]>>, now: Instant) {
         if self.taken == 0 {
             return;
@@ -333,17 +335,17 @@ impl Long {
         }
     }
 
-    /// When to look at the deadlines.
+    /// When to check the deadlines.
     pub(super) fn wake(&self) -> Option<doorbell_core::Deadline> {
         self.stretches.wake().filter(|_| self.taken > 0)
     }
 
-    /// The link is over: all open requests end.
+    /// Ends all open requests, since the link is over.
     pub(super) fn over(&mut self, requests: &mut Requests<Box<[KeptRequest]>>, reason: FinalReason) {
         if self.taken == 0 {
             return;
         }
-        // A request that is done already ends as that.
+        // A request whose stretches are all done still ends as done.
         self.settle(requests);
         self.stretches.over(reason);
         for whole in self.wholes.iter_mut().filter(|whole| whole.is_open()) {
@@ -352,7 +354,7 @@ impl Long {
         self.settle(requests);
     }
 
-    /// The end of a request is reported: whether it was long, and if so the bytes that it read.
+    /// Releases a request whose end is reported. Returns the bytes that it read, or `None` if it was not long.
     pub(super) fn reported(&mut self, id: RequestId) -> Option<&[u8]> {
         let whole = self.wholes.iter_mut().find(|whole| whole.request == Some(id))?;
         whole.request = None;

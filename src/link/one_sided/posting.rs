@@ -1,4 +1,4 @@
-//! Posting of what a link has beside its messages: frames, and one-sided requests.
+//! Posting of frames that are not messages, and of one-sided requests.
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Context as _, Operation, PostFlags, Provider, PushError};
@@ -15,7 +15,7 @@ use crate::worker::channel::SendErrorKind;
 use crate::worker::lease::Lease;
 
 impl<P: Provider, N: Network> Link<P, N> {
-    /// Posts a frame that is no message; as which request, if it is on its way.
+    /// Posts a frame that is no message. Returns the ticket if it was posted.
     pub(in crate::link) fn say(
         &mut self,
         (rail, at): (u8, At),
@@ -27,7 +27,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.took(rail, outcome, bytes.len(), None, moment)
     }
 
-    /// Posts a frame that is no message. Says whether the peer may get it: it is on its way, or in doubt and its rail given up.
+    /// Posts a frame that is no message. Returns whether the peer may get it: it was posted, or it is in doubt, and the rail is given up.
     pub(in crate::link) fn may_have_said(
         &mut self,
         (rail, at): (u8, At),
@@ -42,8 +42,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.took(rail, outcome, bytes.len(), None, moment).is_some() || is_in_doubt
     }
 
-    /// Notes what became of something that was to be posted; as which request, if it is on its way. The completion of a failed
-    /// request reports it.
+    /// Handles the outcome of posting. Returns the ticket if the request was posted.
     pub(in crate::link) fn took(
         &mut self,
         rail: u8,
@@ -69,7 +68,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.session.blocked(rail);
                 None
             }
-            // No completion will report its outcome: it ends or is retransmitted, like the requests of a rail that failed.
+            // No completion reports it, so the rail is given up: the request ends or is retransmitted, like the others of a failed rail.
             Posted::InDoubt => {
                 let epoch = self.session.rail_epoch(rail);
                 self.session.given_up(rail, epoch, now, random);
@@ -78,8 +77,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Posts what waits for a rail: requests, the oldest first as far as places go, and then stretches of long ones. A request that no
-    /// device takes does not hold up the requests behind it.
+    /// Posts requests that wait for a rail, in the order of their places in the table, and then stretches of long requests. If the device
+    /// refuses a request, later ones are posted all the same.
     pub(in crate::link) fn post_requests(&mut self, workers: &mut [Worker<P>], moment: Moment) {
         self.post_waiting(OneSided::waiting, workers, moment);
         if self.one_sided.long.is_any() {
@@ -87,7 +86,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Posts what waits, by `next`: the first from a place on, with its place and its window.
+    /// Posts the requests that `next` returns. `next` returns the first waiting one from a place on, with its place and its window.
     fn post_waiting(
         &mut self,
         next: impl Fn(&OneSided, usize, Instant) -> Option<(usize, Carried, u32)>,
@@ -111,7 +110,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Posts a request over the best rail but these; which one's device does not take it, if it is that.
+    /// Posts a request over the best rail, except these. Returns the rail if its device refuses the request.
     fn post_request(
         &mut self,
         (what, window): (Carried, u32),
@@ -125,7 +124,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             let (state, epoch) = (self.session.rail_state(rail), self.session.rail_epoch(rail));
             let (operation, asked) = self.one_sided.operation(what, window, (rail, epoch))?;
             let may = self.session.takes_beside(rail) && !self.in_class.is_held(rail);
-            // Stretches are shared by speed and what is under way, as fragments are.
+            // Stretches are distributed by the speed and the backlog of rails, as fragments are.
             let load = match what {
                 Carried::Stretch(_) => self.session.done_after(rail, asked.bytes),
                 _ => 0,
@@ -161,19 +160,19 @@ impl<P: Provider, N: Network> Link<P, N> {
 }
 
 impl OneSided {
-    /// The first request from a place on that waits for a rail.
+    /// Returns the first request from this place on that waits for a rail.
     fn waiting(&self, from: usize, now: Instant) -> Option<(usize, Carried, u32)> {
         let next = self.requests.waiting(now).find(|(id, _)| id.place() >= from);
         next.map(|(id, window)| (id.place(), Carried::Request(id), window))
     }
 
-    /// The first stretch from a place on that waits for a rail.
+    /// Returns the first stretch from this place on that waits for a rail.
     fn waiting_stretch(&self, from: usize, now: Instant) -> Option<(usize, Carried, u32)> {
         let next = self.long.waiting(now).find(|(id, _)| id.place() >= from);
         next.map(|(id, window)| (id.place(), Carried::Stretch(id), window))
     }
 
-    /// The bytes that a request or a stretch writes.
+    /// Returns the bytes that a request or a stretch writes.
     fn payload(&self, what: Carried, bytes: u32) -> &[u8] {
         match what {
             Carried::Request(id) => self.payloads.get(id.place(), bytes),
@@ -218,10 +217,10 @@ fn post_frame<P: Provider>(at: At, bytes: &[u8], workers: &mut [Worker<P>]) -> O
     })
 }
 
-/// Outcome of posting something that is in no lease.
+/// Converts the outcome of posting a request without a lease.
 pub(in crate::link) fn posted_now(outcome: Result<Ticket, SendErrorKind>) -> Posted {
     match outcome {
-        // The end of a channel is its rail's alone.
+        // If the channel has ended, an event reports it, and only the rail is lost.
         Err(
             SendErrorKind::Refused(PushError::State(_))
             | SendErrorKind::Closed
@@ -229,13 +228,13 @@ pub(in crate::link) fn posted_now(outcome: Result<Ticket, SendErrorKind>) -> Pos
             | SendErrorKind::NoMemory
             | SendErrorKind::NoLeases,
         ) => Posted::Blocked,
-        // The device may have it: the rail is given up.
+        // The device may have taken the request, so the rail is given up.
         Err(SendErrorKind::Post(_)) => Posted::InDoubt,
         outcome => posted(outcome),
     }
 }
 
-/// How well a rail is in this state: the lower the better. `None` if it is not used.
+/// Rank of a rail in this state; lower is better. `None` if the rail is not used.
 pub(in crate::link) const fn tier_of(state: HealthState) -> Option<u8> {
     match state {
         HealthState::Up => Some(0),
@@ -245,8 +244,8 @@ pub(in crate::link) const fn tier_of(state: HealthState) -> Option<u8> {
     }
 }
 
-/// The open rail of the best state there is; of several the first with the least load. If all rails of that state are full, they are
-/// waited for, and rails in a worse state are left alone.
+/// Returns the open rail in the best state; among several, the first with the least load. If no rail in the best state is open, it
+/// returns `None`: rails in a worse state are not used.
 fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, u128, Option<T>)>) -> Option<T> {
     let mut best = (u8::MAX, u128::MAX, None);
     for (state, load, open) in rails {
@@ -259,15 +258,15 @@ fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, u128, Option<T>)>) 
     best.2
 }
 
-/// Posts one request that completes with an event. It fails where the device takes none such; of a queue pair that failed, the
-/// completion says so.
+/// Posts a signaled request. The outcome is [`Posted::Failed`] if the device does not support the operation, and [`Posted::Blocked`] if
+/// the queue pair has failed, which another completion reports.
 fn post<P: Provider>(worker: &mut Worker<P>, at: At, operation: Operation, lease: Lease<P>) -> Posted {
     let has_atomics = !operation.is_atomic() || worker.context().limits().atomics;
     let Some(channel) = worker.channel(at.channel) else {
         worker.release(lease);
         return Posted::Blocked;
     };
-    // Without depth it would wait for ever, and all behind it (S28).
+    // With a depth of 0, a READ or an atomic would wait for ever, and all requests after it (S28).
     if !has_atomics || operation.writes_slots() && channel.peer().rd_atomic_max() == 0 {
         worker.release(lease);
         return Posted::Failed;

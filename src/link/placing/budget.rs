@@ -1,31 +1,31 @@
-//! The memory of long messages over all links of a process: how much there is at a time, and whether devices refuse it.
+//! The limit on the memory for placed messages of all links of a [`Links`](crate::link::Links), and the count of refusals by devices.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use doorbell_core::provider::MemoryError;
 
-/// Memory for long messages of all links: [`Links::placed_memory`](crate::link::Links::placed_memory).
+/// Report about the memory for placed messages of all links, by [`Links::placed_memory`](crate::link::Links::placed_memory).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlacedMemory {
-    /// The bytes that there are, or are being made. Memory counts until the devices have let go of it.
+    /// The bytes that exist or are being allocated. Memory counts until the devices have deregistered it.
     pub bytes: usize,
-    /// Times that a device did not register such memory.
+    /// Number of times that a device refused to register such memory.
     pub refused: u64,
-    /// The reason for the last refusal, until memory was made again.
+    /// The reason for the last refusal, until a registration succeeds.
     pub refusal: Option<MemoryError>,
-    /// Links that want memory and have found none within [`LinkConfig::placed_bytes_all`](crate::link::LinkConfig::placed_bytes_all).
+    /// Links that need memory, for which [`LinkConfig::placed_bytes_all`](crate::link::LinkConfig::placed_bytes_all) leaves too little.
     pub links_waiting: usize,
 }
 
-/// The memory of all links, which each takes its share of.
+/// The limit of all links, and the bytes that are taken.
 #[derive(Debug)]
 pub(in crate::link) struct PlacedBudget {
     bytes_max: usize,
     bytes: AtomicUsize,
     refused: AtomicU64,
-    /// The reason for the last refusal, where nothing was made since.
+    /// The reason for the last refusal, if no registration has succeeded since.
     refusal: Mutex<Option<MemoryError>>,
 }
 
@@ -39,7 +39,7 @@ impl PlacedBudget {
         })
     }
 
-    /// Takes a share of so many bytes, if there is one.
+    /// Takes a share of this many bytes, if they are left.
     pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
         let more = |taken: usize| taken.checked_add(bytes).filter(|all| *all <= self.bytes_max);
         // Relaxed: a count, which orders nothing.
@@ -52,7 +52,7 @@ impl PlacedBudget {
         })
     }
 
-    /// Notes whether memory was made. Says whether it is the first time in a row that it was not.
+    /// Notes the outcome of a registration. Returns whether this is the first of consecutive refusals.
     pub(super) fn note(&self, outcome: Result<(), MemoryError>) -> bool {
         let refusal = outcome.err();
         let count = u64::from(refusal.is_some());
@@ -72,7 +72,7 @@ impl PlacedBudget {
     }
 }
 
-/// A part of the memory of all links, until it is dropped: behind the registrations that it is for.
+/// A part of the limit of all links, returned when it is dropped, after the registrations that it is for.
 #[derive(Debug)]
 pub(super) struct Share {
     of: Arc<PlacedBudget>,

@@ -1,15 +1,16 @@
-//! Long messages that are written into memory which their receiver lent: no fragment of a slot each, and one copy at either end.
+//! Placed messages: long messages that the sender WRITEs into memory lent by the receiver, with one copy on each side.
 //!
-//! Such a message has fragments as any, by the session: numbered, acknowledged and delivered in order, each once. But the bytes of a
-//! fragment go by a WRITE into a place of that memory, and the fragment's frame follows the WRITE on the same connection. So the bytes are
-//! there when the frame comes (InfiniBand Architecture volume 1, section 9.5), and a fragment that is early waits in its place.
+//! The session numbers, acknowledges and orders the fragments of such a message like those of any other. But the bytes of a fragment
+//! are written into a place of the lent memory, and the fragment's frame follows the WRITE on the same connection. So the bytes are in
+//! memory when the frame arrives (InfiniBand Architecture volume 1, section 9.5). A fragment that arrives early stays in its place.
 //!
-//! The sender decides what is written where. It uses a place again once the peer's session has the fragment, which copies it out. And no
-//! WRITE into the place may yet be carried out: each is done, or the peer takes nothing more of its connection (the session's fence).
+//! The sender chooses the places. A place is reused under two conditions. The peer's session has acknowledged the fragment, after copying it
+//! out. And no WRITE into the place may still be executed: each has completed, or the peer accepts nothing more from its connection
+//! (the session's fence).
 //!
-//! A side lends memory once a long message came in fragments of slots, and makes memory of its own once the peer has lent some. A device that
-//! does not register it costs nothing but that: messages go in fragments of slots then, and after [`AGAIN_AFTER`] the next long one has it
-//! asked again. All links together have no more such memory than [`LinkConfig::placed_bytes_all`].
+//! A side lends memory once a long message has arrived in fragments in slots, and allocates memory to send from once the peer has lent
+//! some. If a device refuses to register the memory, messages go as fragments in slots. After [`AGAIN_AFTER`] the next long message
+//! makes the link try again. [`LinkConfig::placed_bytes_all`] limits the memory of all links of one `Links`.
 
 mod budget;
 mod places;
@@ -38,36 +39,37 @@ use places::Places;
 
 const RAILS: usize = SESSION_RAILS_MAX as usize;
 
-/// The bytes of a place: 100 Gb/s carry them in 5 µs, which a message of another link waits for. At 64 KiB, the frame, its completions and
-/// those of the WRITE cost a fiftieth of what fragments of slots do.
+/// The bytes of a place. 100 Gb/s carry them in 5 µs, and a message of another link waits as long. At 64 KiB the frame, its
+/// completions and those of the WRITEs cost a fiftieth of fragments in slots.
 const PLACE_BYTES: u32 = 64 << 10;
 
-/// The most bytes of a WRITE. With each that is done the rail gives a sign of life, and one of 16 Mbit/s does one within
-/// the timeout of its transport, 16.8 ms by default.
+/// The maximum length of a WRITE. Each completion shows that the rail works, and a rail of 16 Mbit/s completes such a WRITE within the
+/// timeout of its transport, 16.8 ms by default.
 const PART_BYTES: u32 = 32 << 10;
 
-/// The requests of a fragment behind its parts: its frame, and announcements of receives that posts bring along.
+/// The requests of a fragment after its WRITEs: its frame, and announcements of receives that are posted along with it.
 const BEHIND_PARTS: u32 = 3;
 
-/// The requests of a fragment at most.
+/// The maximum number of requests of a fragment.
 const REQUESTS_MAX: u32 = PLACE_BYTES / PART_BYTES + BEHIND_PARTS;
 
-/// The bytes below which another rail does not get a share of a message.
+/// The minimum share of a message for each rail: a shorter message uses fewer rails.
 const SHARE_BYTES_MIN: usize = 8 << 10;
 
-/// WRITEs in a row that the peer's device may refuse before the link is over: a peer that ends its link may do so once for each rail.
+/// Number of consecutive WRITEs whose refusal by the peer's device ends the link. A peer that ends the link itself may cause one on each
+/// rail.
 const DENIED_MAX: u32 = 2 * SESSION_RAILS_MAX as u32;
 
-/// A device that refused memory is not asked again sooner by a link. A call costs a thread some milliseconds, and limits on locked memory
-/// are raised by people.
+/// Minimum time until a link asks a device again that refused memory. A call takes a thread milliseconds, and limits on locked memory
+/// are raised by hand.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// Memory that is made by a thread.
+/// Memory that a helper thread allocates and registers.
 enum Memory<T: Send + 'static> {
     None,
     Making(Commission<T, MemoryError>),
     There(Reaped<T>),
-    /// A device refused it: it is not asked again before this moment.
+    /// A device refused it, and is not asked again before this time.
     Refused(Deadline),
     /// The link is over.
     Over,
@@ -85,7 +87,7 @@ impl<T: Send + 'static> Memory<T> {
         }
     }
 
-    /// Whether it may be asked for now.
+    /// Whether a thread may be asked for it now.
     fn may_be_made(&self, now: Instant) -> bool {
         match self {
             Self::None => true,
@@ -94,7 +96,7 @@ impl<T: Send + 'static> Memory<T> {
         }
     }
 
-    /// Takes what was made. Says whether it is there since now.
+    /// Takes the result of the thread. Returns whether the memory became available.
     fn look(&mut self, budget: &PlacedBudget, now: Instant) -> bool {
         let Self::Making(commission) = self else {
             return false;
@@ -116,44 +118,44 @@ impl<T: Send + 'static> Memory<T> {
     }
 }
 
-/// Memory of ours that the peer writes fragments into.
+/// Memory of this side that the peer writes fragments into.
 pub(super) struct Lent<P: Provider> {
-    /// The memory as each Worker's device knows it.
+    /// The memory as registered with each Worker's device.
     windows: Vec<P::Window>,
     _share: Share,
 }
 
-/// Memory of ours that fragments are written from.
+/// Memory of this side that fragments are written from.
 struct Out<P: Provider> {
     region: Region<P>,
-    /// Handed to the reaper behind the windows, which the region hands to it one by one.
+    /// Dropped by the reaper after the windows, which the region hands to the reaper first.
     _share: Reaped<Share>,
 }
 
-/// All that a link has for messages that are written into memory of their receiver.
+/// The state of a link's placed messages.
 pub(super) struct Placing<P: Provider> {
     budget: Arc<PlacedBudget>,
     messages_over: usize,
     bytes: usize,
     place_bytes: u32,
-    /// The memory that is lent, and for each rail the connection that its key was sent on last.
+    /// The memory that is lent, and for each rail the last connection on which its key was sent.
     lent: Memory<Lent<P>>,
     sent: [Epoch; RAILS],
-    /// The places of fragments that came before one that they follow.
+    /// The places of fragments that arrived early, by their index in the session's table.
     early: Box<[Option<Placed>]>,
     ahead: usize,
-    /// Fragments that are kept until the peer has them, at most.
+    /// Maximum number of fragments that are kept until the peer acknowledges them.
     retained: usize,
-    /// Whether a message came that the peer would have written, since the memory for it was asked for last.
+    /// Whether a long message has arrived in slots since memory to lend was last requested.
     is_wanted: bool,
-    /// Whether a message was sent that we would have written, since the memory for it was asked for last, or none was asked for yet.
+    /// Whether a long message was sent in slots since memory to send from was last requested. Also set before the first request.
     is_out_wanted: bool,
-    /// Whether no share of the memory of all links was left, as it was asked for last.
+    /// Whether the limit of all links left too little memory for the last request.
     is_short: bool,
-    /// The length of the peer's memory, if it lends some, and its key on each connection.
+    /// The length of the peer's lent memory, or 0, and its key on each connection.
     their_bytes: u64,
     keys: [Option<(Epoch, RemoteWindow)>; RAILS],
-    /// Each fragment has the same place there as at the peer.
+    /// The memory to send from. Each fragment has the same offset here as in the peer's memory.
     out: Memory<Out<P>>,
     places: Option<Places>,
     denied: u32,
@@ -164,12 +166,12 @@ impl<P: Provider> Placing<P> {
         Self {
             budget: PlacedBudget::new(config.placed_bytes_all),
             messages_over: config.place_messages_over,
-            // The requests of a fragment are posted together.
+            // All requests of a fragment are posted together, so a shorter send queue allows no placed messages.
             bytes: match config.channel.send_depth <= REQUESTS_MAX {
                 true => 0,
                 false => config.placed_bytes,
             },
-            // A fragment goes as a whole, as a piece of a transfer does.
+            // A fragment is posted as a whole, so the limit on pieces of transfers applies to it, too.
             place_bytes: PLACE_BYTES.min(config.transfers.piece_bytes()),
             lent: Memory::None,
             sent: [Epoch::NONE; RAILS],
@@ -187,25 +189,25 @@ impl<P: Provider> Placing<P> {
         }
     }
 
-    /// Takes memory out of this budget, which all links share.
+    /// Sets the budget that all links share.
     pub(super) fn share(&mut self, budget: &Arc<PlacedBudget>) {
         self.budget = Arc::clone(budget);
     }
 
-    /// Whether it wants memory, and found none within the bound of all links.
+    /// Whether the link needs memory, and the limit of all links leaves too little.
     pub(super) const fn is_short(&self) -> bool {
         self.is_short
     }
 
-    /// Notes that a message of so many bytes came in fragments of slots.
+    /// Notes that a message of this length arrived in several fragments in slots.
     pub(super) const fn note_long(&mut self, bytes: usize) {
         self.is_wanted |= bytes > self.messages_over && self.bytes > 0;
     }
 
-    /// Goes by what the peer lent over a rail's connection.
+    /// Notes the key of the peer's lent memory on a rail's connection.
     ///
     /// # Errors
-    /// It lends other memory than before, or memory that ends behind the last address.
+    /// The memory has another length than before, or extends past the last address.
     pub(super) fn heard(&mut self, rail: u8, lend: &Lend) -> Result<(), Violation> {
         let bytes = lend.window.length_bytes();
         let is_other = self.their_bytes != 0 && self.their_bytes != bytes;
@@ -219,23 +221,23 @@ impl<P: Provider> Placing<P> {
         Ok(())
     }
 
-    /// The places that there are on both sides.
+    /// The number of places that the memory of both sides has.
     fn places(&self) -> u32 {
         let ours = u64::try_from(self.bytes).unwrap_or(u64::MAX);
         let places = ours.min(self.their_bytes).checked_div(self.place_bytes.into());
-        // Each offset has to be one of 32 bits.
+        // Offsets have to fit into 32 bits.
         let most = u32::MAX.checked_div(self.place_bytes).unwrap_or(0);
         places.map_or(0, |places| u32::try_from(places).unwrap_or(most).min(most))
     }
 
-    /// A share of the memory of all links, of so many bytes, if there is one.
+    /// Takes this many bytes of the limit of all links, if they are left.
     fn share_of(&mut self, bytes: usize) -> Option<Share> {
         let share = self.budget.take(bytes);
         self.is_short |= share.is_none();
         share
     }
 
-    /// Has memory made where it is of use, and takes what was made.
+    /// Requests memory that is needed, and takes memory that is ready.
     pub(super) fn go_on(
         &mut self,
         workers: &[Worker<P>],
@@ -282,17 +284,17 @@ impl<P: Provider> Placing<P> {
         }
     }
 
-    /// Whether no memory is being made.
+    /// Whether no thread works on memory.
     pub(super) const fn is_at_rest(&self) -> bool {
         !self.lent.is_making() && !self.out.is_making()
     }
 
-    /// Whether fragments may come that were written.
+    /// Whether this side has memory to lend, so that placed fragments may arrive.
     pub(super) fn has_lent(&self) -> bool {
         self.lent.there().is_some()
     }
 
-    /// The frame that is owed for the memory over a rail's connection, of this Worker's.
+    /// Returns the frame that lends the memory over a rail's connection of this Worker, if it was not sent there.
     fn unsent(&self, rail: u8, worker: usize, epoch: Epoch) -> Option<Lend> {
         let lent = self.lent.there()?;
         let window = lent.windows.get(worker)?.remote();
@@ -300,7 +302,7 @@ impl<P: Provider> Placing<P> {
         (!is_sent).then_some(Lend { epoch, window })
     }
 
-    /// Whether a fragment lies in memory that is lent.
+    /// Whether the range of a fragment is within the lent memory.
     pub(super) fn holds(&self, placed: Placed) -> bool {
         let end = usize::try_from(placed.offset)
             .ok()
@@ -308,27 +310,27 @@ impl<P: Provider> Placing<P> {
         self.has_lent() && end.is_some_and(|end| end <= self.bytes)
     }
 
-    /// Keeps the place of a fragment that is early. Says whether it could.
+    /// Records the place of an early fragment. Returns whether the index is valid.
     pub(super) fn keep(&mut self, place: usize, placed: Placed) -> bool {
         let early = self.early.get_mut(place);
         early.map(|early| *early = Some(placed)).is_some()
     }
 
-    /// The place of a fragment that was early.
+    /// Returns the place of an early fragment.
     pub(super) fn kept(&self, place: usize) -> Option<Placed> {
         self.early.get(place).copied().flatten()
     }
 
-    /// Copies a fragment out of memory that is lent. The peer may write there at any time, so nothing refers to it.
+    /// Copies a fragment out of the lent memory. The peer may write there at any time, so the code never takes a reference to it.
     pub(super) fn copy_out(&self, placed: Placed, target: &mut [u8]) {
         let offset = usize::try_from(placed.offset).unwrap_or(usize::MAX);
         if let Some(first) = self.lent.there().and_then(|lent| lent.windows.first()) {
-            // The range was looked at before.
+            // `holds` checked the range.
             let _ = first.copy_out(offset, target);
         }
     }
 
-    /// Takes the memory that is lent, to be kept as long as the peer may write there.
+    /// Takes the lent memory out, to be kept as long as the peer may write there. None is lent afterwards.
     pub(super) fn take_lent(&mut self) -> Option<Reaped<Lent<P>>> {
         match core::mem::replace(&mut self.lent, Memory::Over) {
             Memory::There(lent) => Some(lent),
@@ -336,7 +338,7 @@ impl<P: Provider> Placing<P> {
         }
     }
 
-    /// Notes that a WRITE on a connection is done.
+    /// Notes that the WRITEs into a place on a connection are done.
     pub(super) fn completed(&mut self, place: u32, on: (u8, Epoch)) {
         self.denied = 0;
         if let Some(places) = &mut self.places {
@@ -344,20 +346,20 @@ impl<P: Provider> Placing<P> {
         }
     }
 
-    /// Notes that a rail's connection is lost. Says whether the peer has to take nothing more of it.
+    /// Notes that a rail's connection is lost. Returns whether it needs a fence.
     pub(super) fn lost(&mut self, rail: u8, epoch: Epoch) -> bool {
         let places = self.places.as_mut();
         places.is_some_and(|places| places.lost(rail, epoch))
     }
 
-    /// Notes that the peer takes nothing more of a rail's connections up to this one.
+    /// Notes that the peer accepts nothing more from a rail's connections up to this one.
     pub(super) fn fenced(&mut self, rail: u8, through: Epoch) {
         if let Some(places) = &mut self.places {
             places.fenced(rail, through);
         }
     }
 
-    /// Notes that a device refused a WRITE. Says whether that is bearable: no honest peer takes its memory away before the end.
+    /// Notes that a device refused a WRITE. Returns whether the link may go on: an honest peer does not withdraw its memory before the end.
     pub(super) const fn denied(&mut self) -> bool {
         self.denied = self.denied.saturating_add(1);
         self.denied < DENIED_MAX
@@ -370,7 +372,7 @@ impl<P: Provider> Placing<P> {
 
 type Domains<P> = Vec<Arc<<P as Provider>::ProtectionDomain>>;
 
-/// Has memory made by a thread.
+/// Requests memory from a helper thread.
 fn make<P: Provider, T: Send + 'static>(
     workers: &[Worker<P>],
     makers: &Makers,
@@ -385,13 +387,13 @@ fn make<P: Provider, T: Send + 'static>(
     Memory::Making(makers.make(whom, None, move || make(domains, &reaper)))
 }
 
-/// Memory of so many bytes, registered with each of the domains.
+/// Allocates memory of this length, registered with each of the domains.
 fn region<P: Provider>(domains: Domains<P>, reaper: &Reaper, bytes: usize) -> Result<Region<P>, MemoryError> {
     let first = window::<P>(&domains, bytes, RemoteAccess::NONE)?;
     Ok(Region::new(first, domains, reaper)?)
 }
 
-/// Memory of so many bytes, registered with the first of the domains.
+/// Allocates memory of this length, registered with the first of the domains.
 fn window<P: Provider>(
     domains: &Domains<P>,
     bytes: usize,

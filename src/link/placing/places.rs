@@ -1,4 +1,4 @@
-//! Places in memory that the peer lent: which have a fragment, and which may yet be written by a request of ours.
+//! Places in memory that the peer lent: the fragment in each, and the WRITEs of this side that may still be executed into it.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use doorbell_core::session::{Epoch, SESSION_RAILS_MAX, Sequence};
 
 const RAILS: usize = SESSION_RAILS_MAX as usize;
 
-/// A place, and the WRITEs into it that may yet be carried out.
+/// State of a place, with the WRITEs into it that may still be executed.
 #[derive(Clone, Copy, Debug, Default)]
 struct PlaceState {
     /// For each rail, the connection of such a WRITE.
     on: [Option<Epoch>; RAILS],
-    /// The rails of which that connection is lost, as bits.
+    /// The rails whose connection in `on` is lost, as bits.
     lost: u8,
-    /// The peer has its fragment.
+    /// Whether the peer has acknowledged its fragment, and the place is not free yet.
     is_leaving: bool,
 }
 
@@ -22,14 +22,14 @@ impl PlaceState {
         self.on.iter().all(Option::is_none)
     }
 
-    /// Nothing of the rail's lost connection is awaited any more. Says whether that was so and nothing of other rails' is either.
+    /// Notes that no WRITE of the rail's lost connection may be executed any more. Returns whether this was the last lost connection.
     const fn found(&mut self, rail: u8) -> bool {
         let before = self.lost;
         self.lost &= !(1 << rail);
         before != 0 && self.lost == 0
     }
 
-    /// Whether it is free from now on: once its fragment is with the peer, and nothing is written into it any more.
+    /// Returns whether the place becomes free: its fragment is acknowledged, and no WRITE into it may still be executed.
     fn leaves(&mut self) -> bool {
         let leaves = self.is_leaving && self.is_quiet();
         self.is_leaving &= !leaves;
@@ -37,15 +37,15 @@ impl PlaceState {
     }
 }
 
-/// The places, each as long as the longest fragment that is written. Their number does not change. No call for a message or a completion
-/// looks at more of them than it frees.
+/// The places, each as long as the longest placed fragment. Their number is constant. Calls for a message or a completion do not search
+/// the table: only the loss of a connection and a fence do.
 #[derive(Debug)]
 pub(super) struct Places {
     table: Box<[PlaceState]>,
     free: Vec<u32>,
-    /// The fragments that are not acknowledged, in order, each with its place.
+    /// The fragments that are not acknowledged, in order, with the place of each.
     taken: VecDeque<(Sequence, u32)>,
-    /// Places into which WRITEs of lost connections may yet be carried out.
+    /// Number of places into which WRITEs of lost connections may still be executed.
     fencing: usize,
 }
 
@@ -60,30 +60,30 @@ impl Places {
         }
     }
 
-    /// The number of free ones.
+    /// The number of free places.
     pub(super) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// The number that will be free without a fence's answer: the peer need only go on.
+    /// The number of places that become free without a fence, once the peer acknowledges their fragments.
     pub(super) fn expected(&self) -> usize {
         self.table.len().saturating_sub(self.fencing)
     }
 
-    /// Takes one for a fragment, which comes behind all that have one.
+    /// Takes a place for a fragment, whose number is above those of all fragments with a place.
     pub(super) fn take(&mut self, sequence: Sequence) -> Option<u32> {
         let place = self.free.pop()?;
         self.taken.push_back((sequence, place));
         Some(place)
     }
 
-    /// The place of a fragment.
+    /// Returns the place of a fragment.
     pub(super) fn of(&self, sequence: Sequence) -> Option<u32> {
         let found = self.taken.binary_search_by_key(&sequence, |(of, _)| *of);
         self.taken.get(found.ok()?).map(|(_, place)| *place)
     }
 
-    /// Lets go of the fragments that the peer has, by `is_kept`, from the oldest on.
+    /// Releases the fragments, from the oldest on, that the peer has acknowledged and `is_kept` denies.
     pub(super) fn let_go(&mut self, is_kept: impl Fn(Sequence) -> bool) {
         while let Some((_, place)) = self.taken.front().filter(|(sequence, _)| !is_kept(*sequence)) {
             let place = *place;
@@ -97,8 +97,8 @@ impl Places {
         }
     }
 
-    /// Notes that a WRITE into a place is posted on a connection, or may be. With the connection the peer has let go of those that the rail
-    /// had before.
+    /// Notes that a WRITE into a place is posted on a connection, or may be. A peer that attached this connection accepts nothing more from
+    /// earlier ones of the rail.
     pub(super) fn posted(&mut self, place: u32, (rail, epoch): (u8, Epoch)) {
         let Some(place) = self.table.get_mut(place as usize) else {
             return;
@@ -111,7 +111,7 @@ impl Places {
         }
     }
 
-    /// Notes that it is carried out.
+    /// Notes that the WRITE into a place on a connection is done.
     pub(super) fn completed(&mut self, place: u32, (rail, epoch): (u8, Epoch)) {
         let Some(of) = self.table.get_mut(place as usize) else {
             return;
@@ -126,8 +126,7 @@ impl Places {
         }
     }
 
-    /// Notes that a rail's connection is lost, of this epoch. Says whether a WRITE on it may yet be carried out: the peer has to take nothing
-    /// more of the connection.
+    /// Notes that a rail's connection of this epoch is lost. Returns whether a WRITE on it may still be executed, so that it needs a fence.
     pub(super) fn lost(&mut self, rail: u8, epoch: Epoch) -> bool {
         let mut is_any = false;
         for place in &mut self.table {
@@ -141,7 +140,7 @@ impl Places {
         is_any
     }
 
-    /// Notes that the peer takes nothing more of a rail's connections up to this one.
+    /// Notes that the peer accepts nothing more from a rail's connections up to this one.
     pub(super) fn fenced(&mut self, rail: u8, through: Epoch) {
         if self.fencing == 0 {
             return;
@@ -168,7 +167,7 @@ mod tests {
         (rail, Epoch::from_wire(epoch))
     }
 
-    /// Two places, both taken, of which the peer has all up to a fragment.
+    /// Two places, both taken, and the peer has acknowledged all fragments before this one.
     fn taken(through: u64) -> (Places, [u32; 2]) {
         let mut places = Places::new(2);
         let of = [0, 1].map(|sequence| places.take(Sequence(sequence)).unwrap());
@@ -190,7 +189,7 @@ mod tests {
             (None, Some(of[1]))
         );
         assert_eq!((places.free(), places.expected()), (0, 2));
-        // Completions of other connections say nothing.
+        // Completions on other connections have no effect.
         places.completed(of[0], on(0, 3));
         places.completed(of[0], on(1, 1));
         places.let_go(|_| true);
@@ -207,7 +206,7 @@ mod tests {
         let (mut places, of) = taken(0);
         assert!(places.lost(0, Epoch::from_wire(1)));
         assert!(!places.lost(2, Epoch::from_wire(9)));
-        // The fragment goes again over the other rail, and that is done.
+        // The fragment is sent again over the other rail, and completes there.
         places.posted(of[0], on(1, 2));
         places.completed(of[0], on(1, 2));
         places.completed(of[1], on(1, 2));
@@ -228,7 +227,7 @@ mod tests {
         assert_eq!((places.free(), places.expected(), places.fencing), (0, 1, 1));
         places.completed(of[0], on(0, 1));
         assert_eq!((places.free(), places.expected(), places.fencing), (1, 2, 0));
-        // It is not free twice.
+        // The place is not freed twice.
         places.completed(of[0], on(0, 1));
         places.fenced(0, Epoch::from_wire(1));
         assert_eq!(places.free(), 1);
@@ -250,7 +249,7 @@ mod tests {
     fn the_fence_of_an_earlier_connection_is_not_that_of_the_next() {
         let (mut places, of) = taken(0);
         assert!(places.lost(0, Epoch::from_wire(1)));
-        // With its next connection the rail's last one is fenced, and that is lost, too.
+        // The rail's next connection fences the previous one, and is lost, too.
         places.posted(of[0], on(0, 5));
         assert_eq!(places.fencing, 0);
         assert!(places.lost(0, Epoch::from_wire(5)));

@@ -1,4 +1,4 @@
-//! Long messages that are taken in, and posting of their fragments.
+//! Acceptance of placed messages, and posting of their fragments.
 
 use doorbell_core::Instant;
 use doorbell_core::network::Network;
@@ -15,17 +15,17 @@ use crate::machine::makers::Makers;
 use crate::worker::Worker;
 use crate::worker::channel::Channel;
 
-/// Fragments are cut at cache lines.
+/// Fragments end at multiples of a cache line.
 const LINE_BYTES: usize = 64;
 
 impl<P: Provider> Placing<P> {
-    /// The peer's key on a rail's connection.
+    /// The key of the peer's memory on a rail's connection.
     fn key(&self, (rail, epoch): (u8, Epoch)) -> Option<RemoteWindow> {
         let (of, window) = self.keys.get(usize::from(rail)).copied().flatten()?;
         (of == epoch).then_some(window)
     }
 
-    /// Posts a WRITE of bytes at this offset of our memory, to the same one of the peer's.
+    /// Posts a WRITE of a range of this side's memory to the same offset of the peer's memory.
     fn write(
         &self,
         (on, at): ((u8, Epoch), At),
@@ -44,7 +44,7 @@ impl<P: Provider> Placing<P> {
         posted_now(channel.post_ranges(Operation::Write(to), [range], PostFlags::SIGNALED))
     }
 
-    /// The bytes of each fragment but the last of a message that goes over so many rails.
+    /// The length of the fragments of a message that is sent over this number of rails; the last fragment may be shorter.
     fn cut(&self, bytes: usize, rails: usize) -> usize {
         let shares = rails.min(bytes.checked_div(SHARE_BYTES_MIN).unwrap_or(1));
         let count = bytes.div_ceil(self.each()).max(shares).max(1);
@@ -53,18 +53,18 @@ impl<P: Provider> Placing<P> {
     }
 }
 
-/// Ways of a long message.
+/// The way in which a long message is sent.
 enum Way {
-    /// In fragments of slots.
+    /// In fragments in slots.
     Slots,
-    /// In fragments of so many bytes, that are written.
+    /// Placed, in fragments of this length.
     Placed(usize),
-    /// Places are awaited.
+    /// Refused until places are free.
     Full,
 }
 
 impl<P: Provider, N: Network> Link<P, N> {
-    /// Takes in a message that is long enough to be written into the peer's memory. `None` if it goes in fragments of slots.
+    /// Accepts a message that is long enough to be placed. `None` if it is sent in fragments in slots.
     pub(in crate::link) fn push_placed(&mut self, message: &[u8]) -> Option<Result<Sequence, PushRefusal>> {
         if message.len() <= self.placing.messages_over {
             return None;
@@ -105,7 +105,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         places.let_go(|sequence| session.kept(sequence).is_some());
         match places.free() >= count {
             true => Way::Placed(each),
-            // Places that wait for a fence may do so for long.
+            // Places may have to wait long for a fence, so the message does not wait for them.
             false if places.expected() >= count => Way::Full,
             false => Way::Slots,
         }
@@ -127,7 +127,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             let place = places.as_mut().and_then(|places| places.take(at));
             let place = place.and_then(|place| usize::try_from(place).ok());
             if let (Some(place), Some(out)) = (place, out.there()) {
-                // A place is as long as the longest fragment.
+                // The fragment fits: a place is as long as the longest one.
                 let _ = out.region.copy_in(place.saturating_mul(stride), these);
             }
             at = at.plus(1);
@@ -135,7 +135,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         Ok(taken.last)
     }
 
-    /// Posts a fragment: its bytes by WRITEs, and its frame behind them.
+    /// Posts a fragment: its bytes by WRITEs, and then its frame.
     pub(in crate::link) fn post_placed(
         &mut self,
         (rail, at): (u8, At),
@@ -149,7 +149,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some(place) = places.and_then(|places| places.of(fragment.sequence)) else {
             return Posted::Failed;
         };
-        // All parts and the frame, or none: what is written is written once on a connection.
+        // There has to be room for all WRITEs and the frame, so that no fragment is written twice on a connection.
         let requests = fragment.bytes.div_ceil(PART_BYTES).saturating_add(BEHIND_PARTS);
         let has_room = |channel: &mut Channel<P>| channel.room() >= requests && channel.credits() > 0;
         if !channel(workers, at).is_some_and(has_room) {
@@ -173,13 +173,13 @@ impl<P: Provider, N: Network> Link<P, N> {
                         false => Carried::Placed(place),
                     };
                     if let Some(rail) = self.rail_mut(rail) {
-                        // Its bytes are the backlog of the frame.
+                        // The frame counts the bytes of the fragment towards the backlog.
                         rail.posted(ticket, 0, Some(carried));
                         rail.did_send(bytes.into());
                     }
                     self.session.posted_beside(rail, 0, now);
                 }
-                // A part in front of it is posted: the rail is given up.
+                // An earlier part is posted, so the rail is given up.
                 _ if is_begun => return Posted::InDoubt,
                 Posted::Failed => {
                     self.denied_placed();
@@ -209,7 +209,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Has memory made for long messages, and lends the peer what is there.
+    /// Requests memory for placed messages, and announces the lent memory to the peer.
     pub(in crate::link) fn go_on_with_placing(
         &mut self,
         workers: &mut [Worker<P>],
@@ -240,7 +240,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 }
 
-/// The channel of a rail, if it is there.
+/// The channel of a rail, if it exists.
 fn channel<P: Provider>(workers: &mut [Worker<P>], at: At) -> Option<&mut Channel<P>> {
     workers.get_mut(at.worker)?.channel(at.channel)
 }

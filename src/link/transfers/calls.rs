@@ -14,12 +14,12 @@ use crate::link::state::Link;
 use crate::memory::Region;
 
 impl<P: Provider, N: Network> Links<P, N> {
-    /// Begins a transfer of bytes of a region, from an offset on, to the link's peer. The peer gets
-    /// [`TransferEvent::Offered`](crate::link::TransferEvent::Offered), and joins with memory for them. The bytes are read while
-    /// the transfer is open: what is copied in meanwhile may arrive or not.
+    /// Begins a transfer of a range of a region to the link's peer. The peer gets
+    /// [`TransferEvent::Offered`](crate::link::TransferEvent::Offered), and joins with memory for the bytes. The device reads the range while
+    /// the transfer is open. If the application changes it meanwhile, the peer may get old or new bytes.
     ///
     /// # Errors
-    /// [`TransferRefusal::Full`] is backpressure. Otherwise the link or the region does not allow it.
+    /// [`TransferRefusal::Full`] is backpressure. Otherwise the link or the region does not allow the transfer.
     pub fn offer(
         &mut self,
         node: &Node<P, N>,
@@ -30,9 +30,9 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.begin_transfer(node, (id, TransferRole::Giver), (region, offset, bytes), options)
     }
 
-    /// Begins a transfer of so many bytes from the link's peer into a region, from an offset on. The peer gets
-    /// [`TransferEvent::Offered`](crate::link::TransferEvent::Offered), and joins with the bytes. The bytes of that part of the region are
-    /// undefined until the transfer ended as [`TransferEnd::Done`](crate::link::TransferEnd::Done).
+    /// Begins a transfer from the link's peer into a range of a region. The peer gets
+    /// [`TransferEvent::Offered`](crate::link::TransferEvent::Offered), and joins with the bytes. The contents of the range are undefined until
+    /// the transfer has ended as [`TransferEnd::Done`](crate::link::TransferEnd::Done).
     ///
     /// # Errors
     /// As for [`Links::offer`].
@@ -62,11 +62,11 @@ impl<P: Provider, N: Network> Links<P, N> {
         begun
     }
 
-    /// Joins a transfer that the peer began, with the part of a region that begins at this offset: its bytes are given, or are memory for
-    /// what comes, as the offer says.
+    /// Joins a transfer that the peer began, with the part of a region that begins at this offset. The role in the offer says whether this
+    /// side gives the bytes or takes them.
     ///
     /// # Errors
-    /// The transfer is not on offer any more, or the link or the region does not allow it. The offer stands then.
+    /// The transfer is not offered any more, or the link or the region does not allow it. In the second case the offer stays valid.
     pub fn join(
         &mut self,
         node: &Node<P, N>,
@@ -79,11 +79,11 @@ impl<P: Provider, N: Network> Links<P, N> {
         link.transfers.join(transfer, (region, offset), options, by)
     }
 
-    /// Ends a transfer before it is done, or declines one that the peer offered. [`TransferEvent::Ended`](crate::link::TransferEvent::Ended)
-    /// follows at both sides. A taker may have all bytes by then, and reports the transfer as done.
+    /// Ends a transfer before it is done, or declines one that the peer offered. Both sides then get
+    /// [`TransferEvent::Ended`](crate::link::TransferEvent::Ended). If the taker has all bytes already, it reports the transfer as done.
     ///
     /// # Errors
-    /// There is no such transfer any more.
+    /// There is no such transfer, or it has ended, or the link is over.
     pub fn cancel(
         &mut self,
         node: &Node<P, N>,
@@ -93,12 +93,12 @@ impl<P: Provider, N: Network> Links<P, N> {
         link.transfers.cancel(transfer, now)
     }
 
-    /// Lets a link's peer write to a part of a region, of so many bytes from an offset on, until it is revoked. It is registered once, for
-    /// this peer alone, on another thread. Transfers come into it by [`TransferOptions::loan`], and register nothing.
+    /// Lends a range of a region to a link's peer: the peer may write there until the loan is revoked. Another thread registers the range
+    /// once, only for this peer. Transfers into the loan ([`TransferOptions::loan`]) register nothing.
     ///
     /// The peer may write there at any time, whether or not a transfer is open. So read bytes only after [`TransferEnd::Done`], and trust
-    /// them as far as you trust the peer. [`LinkEvent::Revoked`](crate::link::LinkEvent::Revoked) reports the end: after [`Links::revoke`],
-    /// at the end of the link, or if the device does not register the memory.
+    /// them as far as you trust the peer. [`LinkEvent::Revoked`](crate::link::LinkEvent::Revoked) reports the end of the loan: after
+    /// [`Links::revoke`], at the end of the link, or if the device refuses to register the memory.
     ///
     /// # Errors
     /// [`TransferRefusal::LoansFull`] is backpressure. Otherwise the link or the region does not allow it.
@@ -118,13 +118,13 @@ impl<P: Provider, N: Network> Links<P, N> {
             .lend((region, offset, bytes), write, || Ok(None), by)
     }
 
-    /// Lends a part of a region as [`Links::lend`] does, with this access, and grants it to the peer as a window that
-    /// [`Links::request`] names. Returns the loan, and the number of the window: that of [`LinkEvent::Granted`](crate::link::LinkEvent) at
-    /// the peer, which follows once the memory is registered.
+    /// Lends a range of a region as [`Links::lend`] does, with this access, and grants it to the peer as a window for
+    /// [`Links::request`]. Returns the loan, and the number of the window. The peer gets that number in
+    /// [`LinkEvent::Granted`](crate::link::LinkEvent) once the memory is registered.
     ///
-    /// The key is of this loan alone, and no other peer is sent it. [`Links::revoke`] withdraws the window, too. Unlike a window of
-    /// [`Links::grant`], it needs no memory of a Worker, and nothing outlives its end: requests that the peer made before fail, and
-    /// lose the connection that they were posted on.
+    /// The loan has its own key, which is sent to no other peer. [`Links::revoke`] also withdraws the window. Unlike a window of
+    /// [`Links::grant`], it needs no memory of a Worker, and the access ends with it: later requests of the peer fail, and with them the
+    /// connection that they were posted on.
     ///
     /// READ and atomics also need the right in [`ChannelConfig::remote`](crate::ChannelConfig::remote) of this side's channels.
     ///
@@ -152,9 +152,9 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok((loan, number))
     }
 
-    /// Takes a loan out of the peer's reach, and withdraws its window if it has one. Open transfers into it end as [`EndReason::CANCELLED`](crate::link::EndReason). From
-    /// [`LinkEvent::Revoked`](crate::link::LinkEvent::Revoked) on, nothing on the wire writes there. A peer that writes meanwhile loses the
-    /// connection that it writes over.
+    /// Ends a loan, and withdraws its window if it has one. Open transfers into it end as
+    /// [`EndReason::CANCELLED`](crate::link::EndReason). After [`LinkEvent::Revoked`](crate::link::LinkEvent::Revoked) the peer cannot access the
+    /// memory. A request of the peer that comes too late fails its connection.
     ///
     /// # Errors
     /// There is no such loan, or it is revoked ([`TransferRefusal::NoLoan`]).
@@ -163,13 +163,13 @@ impl<P: Provider, N: Network> Links<P, N> {
         link.transfers.revoke(loan, now)
     }
 
-    /// The counts of a transfer that has no reported end. `None` if there is no such transfer.
+    /// The counts of a transfer whose end is not reported. `None` if there is no such transfer.
     #[must_use]
     pub fn transfer_counts(&self, id: LinkId, transfer: TransferId) -> Option<TransferCounts> {
         self.core.link(id)?.transfers.counts(transfer)
     }
 
-    /// The counts of all transfers of all links, those that are over included.
+    /// The counts of all transfers of all links, including those that are over.
     #[must_use]
     pub fn transfer_totals(&self) -> TransferTotals {
         let links = self.core.links().map(|(_, link)| link.transfers.totals());

@@ -1,4 +1,4 @@
-//! One transfer: the machine that decides, its memory, and what is reported of it.
+//! One transfer: its state machine, its memory, and its events.
 
 use core::time::Duration;
 
@@ -21,14 +21,14 @@ pub(super) enum Memory<P: Provider> {
     None,
     /// Bytes to be given, from an offset of a region.
     Given(Region<P>, usize),
-    /// Memory for bytes that come, in the peer's reach for this transfer alone.
+    /// Memory to receive bytes, registered for the peer only for this transfer.
     Taken(Reach<P>),
-    /// Memory for bytes that come, from an offset of a region that was lent to the peer.
+    /// Memory to receive bytes in a loan, from an offset of the region on.
     Lent(LoanId, usize),
 }
 
 impl<P: Provider> Memory<P> {
-    /// The key that the giver has for so many bytes over this Worker's device.
+    /// The key of the memory for the giver, on this Worker's device. `None` if there is none, or it is not registered yet.
     pub(super) fn key(&self, bytes: u64, worker: usize, loans: &Loans<P>) -> Option<RemoteWindow> {
         match self {
             Self::None | Self::Given(..) => None,
@@ -42,17 +42,17 @@ pub(super) struct TransferEntry<P: Provider> {
     pub(super) machine: Transfer<Box<[PieceState]>>,
     pub(super) memory: Memory<P>,
     pub(super) priority: u8,
-    /// The limit on what this side gives.
+    /// The rate limit on the bytes that this side gives.
     pub(super) bucket: Option<Bucket>,
-    /// Why the device did not register its memory.
+    /// Why a device did not register its memory.
     pub(super) error: Option<MemoryError>,
-    /// When its limit lets the next piece go, if it did not when that was looked at.
+    /// When its rate limit permits the next piece, if the limit delayed it at the last check.
     pub(super) not_before: Option<Instant>,
-    /// Count of the pieces of the link as one of it was posted last: equals take turns by it.
+    /// The link's count of posts when this transfer last posted. Transfers of equal priority take turns by it.
     pub(super) served: u64,
-    /// Whether this side began it.
+    /// Whether this side began the transfer.
     pub(super) is_ours: bool,
-    /// Whether its offer is to be reported.
+    /// Whether its offer is yet to be reported.
     pub(super) is_news: bool,
     reported_at: Instant,
     reported_bytes: u64,
@@ -80,20 +80,20 @@ impl<P: Provider> TransferEntry<P> {
         }
     }
 
-    /// Ends one that the peer began, before it is reported. The application is told nothing, and the peer until it answers.
+    /// Ends a transfer that the peer began, before it is reported. The application gets no event. The peer is notified until it answers.
     pub(super) fn turn_away(&mut self, reason: EndReason, until: Deadline) {
         self.machine.end(reason, until);
         let _ = self.machine.take_end();
         self.is_news = false;
     }
 
-    /// Takes what was registered, and has the memory taken out of the peer's reach where it is to be.
+    /// Takes memory that was registered, and deregisters it if the transfer has to end the peer's access.
     ///
     /// # Errors
-    /// The device did not register it.
+    /// The device did not register the memory.
     pub(super) fn go_on_with_memory(&mut self, makers: &Makers, whom: Whom) -> Result<(), MemoryError> {
         let Memory::Taken(reach) = &mut self.memory else {
-            // Memory that was lent stays in the peer's reach, until the loan is revoked.
+            // The peer keeps its access to a loan until the loan is revoked.
             self.machine.fenced_memory();
             return Ok(());
         };
@@ -104,20 +104,20 @@ impl<P: Provider> TransferEntry<P> {
         outcome
     }
 
-    /// Whether its limit lets its next piece go now. If not, it notes when.
+    /// Whether its rate limit permits the next piece now. If not, it notes when.
     pub(super) fn is_ready(&mut self, now: Instant) -> bool {
         let ready = self.bucket.map_or(now, |bucket| bucket.ready_at(now));
         self.not_before = (ready > now).then_some(ready);
         self.not_before.is_none()
     }
 
-    /// When to look again at the latest.
+    /// When to poll again at the latest.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let soon = Deadline::after(now, SOON);
         let is_making = self.machine.must_fence_memory()
             || matches!(&self.memory, Memory::Taken(reach) if reach.is_busy());
         let is_making = is_making || self.machine.is_leaving();
-        // A moment that has passed since the last look is as good as now.
+        // If the time has passed since the last check, the deadline is the next nanosecond.
         let limit = self.not_before.map(|at| match Deadline::at(at) {
             passed if passed.has_passed(now) => Deadline::after(now, Duration::from_nanos(1)),
             ahead => ahead,
@@ -139,7 +139,7 @@ impl<P: Provider> TransferEntry<P> {
             return None;
         }
         if let Some(end) = self.machine.take_end() {
-            // The application may free it now, whatever the peer answers.
+            // The application may free the memory now, whatever the peer answers.
             self.memory = Memory::None;
             let (counts, error) = (self.machine.counts(), self.error);
             return Some(TransferEvent::Ended { end, counts, error });

@@ -1,7 +1,8 @@
-//! Loans of a link: parts of regions that its peer reaches until they are revoked.
+//! Loans of a link: ranges of regions that its peer can access until they are revoked.
 //!
-//! A loan is registered once, for this peer alone. Transfers into it get its key for their part, and take nothing out of the peer's reach at
-//! their end. Only its end does. A loan may be announced as a window, too, which the peer's requests name.
+//! A loan is registered once, only for this peer. A transfer into the loan uses its key, limited to the range of the transfer. The end of
+//! a transfer does not end the peer's access; only the end of the loan does. A loan may also be granted as a window for the peer's
+//! requests.
 
 use doorbell_core::provider::{MemoryError, Provider, RemoteAccess};
 use doorbell_core::wire::RemoteWindow;
@@ -12,7 +13,7 @@ use crate::link::grants::Ours;
 use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
 
-/// Loans of a link at a time, at most.
+/// Maximum number of loans of a link.
 const LOANS_MAX: u32 = 64;
 
 struct Loan<P: Provider> {
@@ -21,17 +22,17 @@ struct Loan<P: Provider> {
     offset: usize,
     bytes: usize,
     access: RemoteAccess,
-    /// The number of its window, from when it is lent as one until the window is withdrawn.
+    /// The number of its window, until the window is withdrawn. `None` if it is not granted as a window.
     window: Option<u32>,
     is_announced: bool,
     reach: Reach<P>,
     is_revoked: bool,
-    /// Why the device did not register it.
+    /// Why a device did not register it.
     error: Option<MemoryError>,
 }
 
 impl<P: Provider> Loan<P> {
-    /// The offset within the loan of a part of the region, if it lies there.
+    /// The offset within the loan of a range of the region, if the loan contains the range.
     fn within(&self, offset: usize, bytes: u64) -> Option<usize> {
         let start = offset.checked_sub(self.offset)?;
         let end = start.checked_add(usize::try_from(bytes).ok()?)?;
@@ -53,7 +54,7 @@ impl<P: Provider> Loans<P> {
         }
     }
 
-    /// Lends a part of a region, as a window if `name` gives it a number.
+    /// Lends a range of a region. If `name` returns a number, the loan is also the window of that number.
     pub(super) fn lend(
         &mut self,
         (region, offset, bytes): (&Region<P>, usize, usize),
@@ -105,13 +106,13 @@ impl<P: Provider> Loans<P> {
         self.list.iter().find(|loan| loan.id == id)
     }
 
-    /// Whether a part of a region lies in a loan that the peer may write to, and that is not revoked.
+    /// Whether a loan that the peer may write to, and that is not revoked, contains a range of a region.
     pub(super) fn covers(&self, id: LoanId, (region, offset, bytes): (&Region<P>, usize, u64)) -> bool {
         let loan = self.find(id).filter(|loan| loan.access.write && !loan.is_revoked);
         loan.is_some_and(|loan| loan.region.is_same(region) && loan.within(offset, bytes).is_some())
     }
 
-    /// The key of a part of the region of a loan, over this Worker's device.
+    /// The key of a range of a loan's region, on this Worker's device.
     pub(super) fn key(
         &self,
         id: LoanId,
@@ -125,7 +126,7 @@ impl<P: Provider> Loans<P> {
         Some(RemoteWindow::new(address, bytes, window.rkey()))
     }
 
-    /// Ends a loan. Says whether there is such one.
+    /// Marks a loan as revoked. Returns whether there is such a loan, and it was not revoked before.
     pub(super) fn revoke(&mut self, id: LoanId) -> bool {
         let loan = self
             .list
@@ -134,15 +135,15 @@ impl<P: Provider> Loans<P> {
         loan.map(|loan| loan.is_revoked = true).is_some()
     }
 
-    /// Ends all loans.
+    /// Marks all loans as revoked.
     pub(super) fn revoke_all(&mut self) {
         for loan in &mut self.list {
             loan.is_revoked = true;
         }
     }
 
-    /// Looks at memory that threads work on. Returns a loan that the device did not register now, if there is one: it is revoked, and
-    /// there may be more.
+    /// Takes the results of threads that register or deregister memory. Returns the first loan whose registration failed, and marks it as
+    /// revoked. There may be more of them.
     pub(super) fn look(&mut self, (makers, whom): (&Makers, Whom)) -> Option<(LoanId, MemoryError)> {
         for loan in &mut self.list {
             if let Err(error) = loan.reach.look() {
@@ -156,7 +157,7 @@ impl<P: Provider> Loans<P> {
         None
     }
 
-    /// Announces the windows of loans that are registered now, and withdraws those of loans that are revoked.
+    /// Announces the windows of loans that are registered, and withdraws those of revoked loans.
     pub(super) fn announce(&mut self, windows: &mut Ours) {
         for loan in &mut self.list {
             let Some(window) = loan.window else {
@@ -172,7 +173,7 @@ impl<P: Provider> Loans<P> {
         }
     }
 
-    /// Takes out a loan whose memory no peer reaches any more, to be reported.
+    /// Removes and returns a revoked loan whose memory the peer cannot access any more, to be reported.
     pub(super) fn take_over(&mut self) -> Option<(LoanId, Option<MemoryError>)> {
         let is_over = |loan: &Loan<P>| loan.is_revoked && matches!(loan.reach, Reach::None);
         let place = self.list.iter().position(is_over)?;
@@ -180,12 +181,12 @@ impl<P: Provider> Loans<P> {
         Some((loan.id, loan.error))
     }
 
-    /// Whether there is any whose end is not reported.
+    /// Whether there is a loan whose end is not reported.
     pub(super) fn is_any(&self) -> bool {
         !self.list.is_empty()
     }
 
-    /// Whether a thread works on one, or the end of one is to be reported.
+    /// Whether a thread works on a loan, or the end of one is to be reported.
     pub(super) fn is_any_busy(&self) -> bool {
         self.list
             .iter()

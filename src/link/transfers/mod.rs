@@ -1,7 +1,7 @@
-//! Transfers of a link: ranges of regions that go to the peer, or come from it, over all rails.
+//! Transfers of a link: ranges of regions that are sent to the peer, or received from it, over all rails.
 //!
-//! `doorbell_core::transfer` decides. Here its words and pieces are posted on the rails' channels, in turns by priority, and the
-//! taker's memory is registered and taken out of the peer's reach.
+//! `doorbell_core::transfer` decides. This module posts its frames and pieces on the rails' channels, in turns by priority, and registers
+//! and deregisters the taker's memory.
 
 mod calls;
 mod entry;
@@ -31,25 +31,27 @@ pub use totals::{TransferOutcome, TransferTotals};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferConfig {
-    /// The bytes of a piece: a power of two from 4 KiB to 16 MiB. Default 256 KiB: on a rail of 100 Mbit/s it takes 21 ms, less than the
-    /// time in which a rail has to answer. A rail that carries 1 MiB within a sixteenth of
-    /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after) has pieces in a row in one WRITE, of up to 1 MiB and half
-    /// of `pieces_ahead`. The side that begins a transfer decides.
+    /// The bytes of a piece: a power of two from 4 KiB to 16 MiB; other values are rounded. Default 256 KiB: a rail of 100 Mbit/s carries
+    /// it in 21 ms, which is less than [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after). A rail that carries
+    /// 1 MiB within a sixteenth of that time gets consecutive pieces in one WRITE, of up to 1 MiB and half of `pieces_ahead`. The side that
+    /// begins a transfer chooses.
     pub piece_bytes: u32,
-    /// Maximum number of pieces in flight on a rail, of all transfers of the link together. Default 8: two WRITEs of 1 MiB, of
+    /// Maximum number of pieces in flight on a rail, of all transfers of the link together. Default 8: two WRITEs of 1 MiB, with
     /// pieces of 256 KiB. A message waits on its rail for no more than these. A slow rail has fewer: as many as it carries in a
-    /// quarter of [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one. There a piece goes
-    /// in up to eight parts, of which one has to arrive within
-    /// [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after): that is so from 2 Mbit/s on, by default.
+    /// quarter of [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one. On such a rail a piece is
+    /// posted in up to eight parts. A part has to complete within
+    /// [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after), or the rail is considered dead. A rail of 2.2 Mbit/s is fast enough
+    /// by default.
     pub pieces_ahead: u32,
-    /// Maximum number of open transfers of a link: one limit for transfers that this side began, and the same for those that the
-    /// peer began. Default 16. Each has some 8 KiB of memory here, and in the peer. Choose it alike on both sides: transfers beyond
-    /// the other side's limit are turned away. The link ends if more than 1,024 ends, beside twice the limit, find no room at the peer.
+    /// Maximum number of open transfers of a link. The limit applies separately to transfers that this side began, and to those that the
+    /// peer began. Default 16. Each uses about 8 KiB of memory on the giving side, and less on the taking side. Use the same value on both
+    /// sides: a side declines transfers beyond its own limit. The link ends if more than 1,024 ends of transfers, in addition to twice the
+    /// limit, wait to be sent to the peer.
     pub transfers_max: u32,
     /// Minimum time between two progress events of a transfer. Default 100 ms.
     pub progress_every: Duration,
-    /// How long a taker that ends a transfer waits for the giver, before it withdraws its memory anyway. Default 500 ms. A giver waits for
-    /// its own WRITEs, until they are done or their rail is lost.
+    /// How long a taker that ends a transfer waits for the giver to stop, before it deregisters its memory anyway. Default 500 ms. A giver
+    /// that ends a transfer waits until its WRITEs are done or their rail is lost.
     pub drain_within: Duration,
 }
 
@@ -66,20 +68,20 @@ impl Default for TransferConfig {
 }
 
 impl TransferConfig {
-    /// The bytes of a piece, as a transfer may have them.
+    /// The bytes of a piece, rounded to a valid value.
     pub(super) fn piece_bytes(&self) -> u32 {
         let bytes = self.piece_bytes.clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
         bytes.checked_next_power_of_two().unwrap_or(PIECE_BYTES_MAX)
     }
 
-    /// By when a transfer that ends now has drained.
+    /// The deadline for the peer of a transfer that ends now.
     fn drain_by(&self, now: Instant) -> Deadline {
         Deadline::after(now, self.drain_within)
     }
 }
 
-/// Name of a loan of a link: memory that [`Links::lend`](crate::link::Links::lend) or
-/// [`Links::lend_window`](crate::link::Links::lend_window) let its peer reach. None is used twice on a link.
+/// Identifies a loan of a link: memory that [`Links::lend`](crate::link::Links::lend) or
+/// [`Links::lend_window`](crate::link::Links::lend_window) made accessible to its peer. An id is not reused on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LoanId(u32);
 
@@ -95,14 +97,14 @@ impl fmt::Display for LoanId {
 pub struct TransferOptions {
     /// A word of the application that is sent to the peer with the offer. Default 0.
     pub tag: u64,
-    /// The pieces of the highest priority that this side gives over a link go first, and equals take turns. Default 0.
+    /// Priority among the transfers that this side gives over a link: the highest is served first, and equals take turns. Default 0.
     pub priority: u8,
     /// Rate limit in bytes per second for the giving side. Default: no limit.
     pub bytes_per_second_max: Option<NonZeroU64>,
-    /// For a taker: the bytes come into memory of this loan, and nothing is registered for the transfer. The range of the region has to lie
-    /// within the loan. Without effect for a giver. Default: memory for this transfer alone.
+    /// For a taker: a loan that receives the bytes, so that nothing is registered for the transfer. The range of the region has to be within
+    /// the loan. No effect for a giver. Default: the memory is registered for this transfer.
     pub loan: Option<LoanId>,
-    /// Ends it as [`EndReason::DEADLINE`] if it is not done within this time. Default: no limit of its own.
+    /// The transfer ends as [`EndReason::DEADLINE`] if it is not done within this time. Default: no limit.
     pub within: Option<Duration>,
 }
 
@@ -110,32 +112,32 @@ pub struct TransferOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransferEvent {
-    /// The peer began it. Answer with [`Links::join`](crate::link::Links::join) or [`Links::cancel`](crate::link::Links::cancel).
+    /// The peer began a transfer. Answer with [`Links::join`](crate::link::Links::join) or [`Links::cancel`](crate::link::Links::cancel).
     Offered {
-        /// The part of this side.
+        /// The role of this side.
         role: TransferRole,
         /// The bytes.
         bytes: u64,
-        /// The peer's word for it.
+        /// The peer's [`TransferOptions::tag`].
         tag: u64,
     },
     /// Bytes arrived.
     Progress {
-        /// How many so far, without a gap from the beginning.
+        /// Number of bytes so far, without a gap from the beginning.
         bytes: u64,
-        /// The bytes a second since the last event of progress.
+        /// The bytes a second since the previous progress event.
         bytes_per_second: u64,
     },
-    /// The transfer is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. Memory of a
-    /// [loan](crate::link::Links::lend) stays in the peer's reach: after [`TransferEnd::Done`] an honest peer writes nothing more there, and
-    /// after another end it may, until the loan is revoked. A rail of a giver
-    /// that failed is shut before. A device that does not deregister memory keeps it in reach, and its leaks count that.
+    /// The transfer is over, and the application owns the memory again: the peer cannot access it, and no request of this transfer uses it.
+    /// A giver's failed rails are shut before. The peer can still access memory of a [loan](crate::link::Links::lend): after
+    /// [`TransferEnd::Done`] an honest peer writes nothing more there, and after another end it may, until the loan is revoked. If a device
+    /// could not deregister memory, the peer can still access it, and the device's leaks count it.
     Ended {
-        /// How.
+        /// How it ended.
         end: TransferEnd,
         /// The transfer's counts.
         counts: TransferCounts,
-        /// The error of our device, if it did not register the memory ([`EndReason::NO_MEMORY`]).
+        /// The error of a device of this side that did not register the memory ([`EndReason::NO_MEMORY`]).
         error: Option<MemoryError>,
     },
 }
@@ -149,9 +151,9 @@ pub enum TransferRefusal {
         /// [`TransferConfig::transfers_max`].
         transfers_max: u32,
     },
-    /// The peer's build is older than transfers, and a frame of one would end the link. Send messages instead.
+    /// The peer's build does not support transfers, and a frame about one would end the link. Send messages instead.
     Unsupported {
-        /// The version of the wire format that both speak ([`Peer::wire_version`](crate::Peer::wire_version)).
+        /// The version of the wire format that both sides use ([`Peer::wire_version`](crate::Peer::wire_version)).
         version: u8,
     },
     /// Caller misuse: a transfer has 1 to 2^40 bytes.
@@ -159,14 +161,14 @@ pub enum TransferRefusal {
         /// The bytes.
         bytes: u64,
     },
-    /// The peer began it with longer pieces than this side gives: they would take a slow rail too long.
+    /// The peer began the transfer with longer pieces than this side gives: a slow rail would need too long for one.
     PiecesTooLong {
         /// The bytes of a piece.
         bytes: u32,
-        /// The most: `piece_bytes` times [`TransferConfig::pieces_ahead`], and at least 1 MiB.
+        /// The limit: `piece_bytes` times [`TransferConfig::pieces_ahead`], and at least 1 MiB.
         bytes_max: u32,
     },
-    /// Caller misuse: the range does not lie within the region.
+    /// Caller misuse: the range is not within the region.
     OutOfRegion {
         /// The offset of the range.
         offset: usize,
@@ -181,12 +183,12 @@ pub enum TransferRefusal {
     ReadOnly,
     /// Back-pressure: the limit on loans is reached.
     LoansFull {
-        /// The most of a link.
+        /// The limit of a link: on loans, or on windows.
         loans_max: u32,
     },
-    /// Caller misuse: there is no such loan, it is revoked, or the range is not within it. To take bytes into it, the peer may have to write.
+    /// Caller misuse: there is no such loan, it is revoked, the range is not within it, or the peer may not write to it.
     NoLoan,
-    /// Caller misuse: memory was to be lent with no access at all.
+    /// Caller misuse: memory was to be lent without any access.
     NoAccess,
     /// Caller misuse: there is no such transfer, it is over, or the peer did not offer it.
     NotOpen,

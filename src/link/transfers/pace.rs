@@ -1,25 +1,26 @@
-//! How much of a link's transfers may be under way on a rail.
+//! The limit on the pieces of a link's transfers in flight on a rail.
 
 use core::time::Duration;
 
 use doorbell_core::Instant;
 
-/// The rate of a rail, by what completed, and the pieces that are under way on it.
+/// The measured rate of a rail, and the pieces that are in flight on it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     in_flight_bytes: u64,
-    /// Pieces that are under way.
+    /// Number of pieces in flight.
     in_flight: u32,
-    /// When it began to be busy, or when a piece completed last.
+    /// When the rail became busy, or a WRITE of pieces last completed.
     since: Option<Instant>,
     /// Bytes that completed since then.
     completed_bytes: u64,
-    /// Smoothed over some pieces; 0 is unknown.
+    /// The rate, smoothed over some completions; 0 if unknown.
     bytes_per_second: u64,
 }
 
 impl Pace {
-    /// Whether a WRITE of so many bytes and pieces may be posted: with it, what is under way takes no longer than `most`, by the rate so far.
+    /// Whether a WRITE of this many bytes and pieces may be posted. An idle rail always accepts one. On another rail the limit on pieces has to
+    /// permit the WRITE, and with it all bytes in flight may take no longer than `most` at the measured rate.
     pub(super) fn has_room(&self, pieces_max: u32, (bytes, pieces): (u32, u16), most: Duration) -> bool {
         if self.in_flight == 0 {
             return true;
@@ -29,12 +30,12 @@ impl Pace {
         pieces <= pieces_max && self.carries(bytes, most)
     }
 
-    /// Whether no piece at all may be posted.
+    /// Whether the limit on pieces is reached.
     pub(super) const fn is_full(&self, pieces_max: u32) -> bool {
         self.in_flight > 0 && self.in_flight >= pieces_max
     }
 
-    /// Whether so many bytes take no longer than `most`, by the rate so far.
+    /// Whether this many bytes take no longer than `most` at the measured rate.
     pub(super) fn is_fast_for(&self, bytes: u32, most: Duration) -> bool {
         self.carries(bytes.into(), most)
     }
@@ -60,7 +61,7 @@ impl Pace {
         let Some(since) = self.since else {
             return;
         };
-        // One poll may take several.
+        // One poll may handle several completions at the same time.
         self.completed_bytes = self.completed_bytes.saturating_add(bytes.into());
         let ns = now.to_ns().saturating_sub(since.to_ns());
         if ns == 0 {
@@ -74,13 +75,13 @@ impl Pace {
             .unwrap_or(u64::MAX);
         self.bytes_per_second = match self.bytes_per_second {
             0 => rate,
-            // An eighth of the difference each time.
+            // The average moves by an eighth of the difference.
             known => known.saturating_sub(known / 8).saturating_add(rate / 8).max(1),
         };
     }
 
-    /// Its connection is lost. The rate stays if nothing was under way: the next one is of the same port. Otherwise that may have been too
-    /// much for what the rail is now. The rate is unknown again then, and the next piece goes in parts.
+    /// Notes that the connection is lost. The rate is kept if nothing was in flight, since the next connection uses the same port. Otherwise
+    /// the rail may have become slower, and the bytes in flight too many for it. So the rate is unknown, and the next piece is posted in parts.
     pub(super) const fn lost(&mut self) {
         if self.in_flight > 0 {
             self.bytes_per_second = 0;
@@ -98,7 +99,7 @@ mod tests {
     use core::time::Duration;
     use doorbell_core::Instant;
 
-    /// The next connection begins with nothing under way, and its rate is unknown.
+    /// The next connection begins with nothing in flight. The rate is unknown if pieces were in flight.
     #[test]
     fn a_rail_that_is_lost_has_nothing_under_way() {
         let mut pace = Pace::default();
@@ -132,7 +133,7 @@ mod tests {
                 count += 1;
             }
             assert_eq!(count, pieces);
-            // Pieces that go together count one by one.
+            // Pieces that are posted together count individually.
             slow.completed((2 << 18, 2), Instant::from_ns(now));
             assert_eq!(
                 slow.has_room(4, (2 << 18, 2), most),
@@ -141,7 +142,7 @@ mod tests {
             assert_eq!(slow.has_room(4, (3 << 18, 3), most), slow.in_flight == 0);
             slow.lost();
         }
-        // Before anything completed there is no more than one.
+        // Before the first completion only one piece may be in flight.
         let mut new = Pace::default();
         assert!(new.has_room(4, (1 << 18, 1), most));
         new.posted((1 << 18, 1), Instant::from_ns(0));

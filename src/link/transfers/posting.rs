@@ -1,4 +1,4 @@
-//! Posting of what transfers say, and of their pieces.
+//! Posting of frames about transfers, and of their pieces.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -19,29 +19,29 @@ use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted};
 use crate::worker::Worker;
 
-/// The least bytes of a part of a piece, and the most parts. A rail that carries one part within
-/// [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after) is not taken for dead: 2 Mbit/s, by default.
+/// The minimum length of a part of a piece, and the maximum number of parts. A rail that carries one part within
+/// [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after) is not considered dead: by default that takes 2.2 Mbit/s.
 const PART_BYTES_MIN: u32 = 32 << 10;
 const PARTS_MAX: u32 = 8;
 
-/// The most bytes of pieces in a row that go in one WRITE: beyond it, the cost of a request is small beside that of its bytes.
+/// The maximum length of a WRITE of consecutive pieces. Beyond it the cost of a request is small compared with that of its bytes.
 const RUN_BYTES_MAX: u32 = 1 << 20;
 
-/// Pieces in a row that are to be posted as one WRITE.
+/// Consecutive pieces that are to be posted as one WRITE.
 struct NextPiece {
-    /// The place of its transfer.
+    /// The index of the transfer in the table.
     place: usize,
     id: TransferId,
     piece: u32,
     pieces: u16,
     offset: u64,
     bytes: u32,
-    /// The taker's memory, by its key for the connection.
+    /// The taker's memory, with its key for the connection.
     window: RemoteWindow,
 }
 
 impl<P: Provider, N: Network> Link<P, N> {
-    /// Says what transfers have to say, and posts their pieces, as far as rails take it.
+    /// Posts the frames and pieces of transfers, as far as rails have room.
     pub(in super::super) fn go_on_with_transfers(&mut self, workers: &mut [Worker<P>], moment: Moment) {
         if self.transfers.entries.is_empty() && self.transfers.answers.is_empty() {
             return;
@@ -57,7 +57,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Answers the peer about transfers that are gone.
+    /// Posts the answers to the peer about transfers that do not exist here.
     fn say_answers(&mut self, workers: &mut [Worker<P>], moment: Moment) {
         for _ in 0..self.transfers.answers.len() {
             let Some(answer) = self.transfers.answers.pop_front() else {
@@ -76,7 +76,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Says all that a transfer has to say over a rail.
+    /// Posts all frames that a transfer has for a rail.
     fn say_words(&mut self, rail: u8, place: usize, workers: &mut [Worker<P>], moment: Moment) {
         while let Some((at, epoch)) = self.open_rail(rail) {
             let Some(word) = self.transfers.word_for(place, (rail, epoch), at.worker) else {
@@ -94,14 +94,14 @@ impl<P: Provider, N: Network> Link<P, N> {
             if !is_said {
                 return;
             }
-            // A post in doubt may have been said. The loss of its connection follows, and undoes what is not known.
+            // A frame in doubt counts as sent. The loss of its connection follows, after which it is sent again if necessary.
             if let Some(entry) = self.transfers.entries.get_mut(place) {
                 entry.machine.said(&word, (rail, epoch));
             }
         }
     }
 
-    /// Posts pieces, on each rail of the best state there is, until the rail has as many under way as it may.
+    /// Posts pieces on each rail in the best state of all rails, up to the limit of each rail.
     pub(in crate::link) fn post_pieces(&mut self, workers: &mut [Worker<P>], moment: Moment) {
         let mut givers = 0_u32;
         for entry in &mut self.transfers.entries {
@@ -120,7 +120,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             let best = link.rails().filter(|rail| is_best(link, *rail));
             u32::try_from(best.count()).unwrap_or(u32::MAX)
         };
-        // A WRITE for each rail in turn, and of no more than its share, so that none gets all that is left.
+        // Each rail gets one WRITE in turn, of at most its share, so that the last pieces are distributed over all rails.
         let mut unsaid = None;
         'rounds: while is_any {
             is_any = false;
@@ -132,8 +132,8 @@ impl<P: Provider, N: Network> Link<P, N> {
                     if let Some((place, pieces)) = self.post_piece(rail, (rails, frames), workers, moment) {
                         is_any = true;
                         rails = rails.saturating_sub(1);
-                        // Pieces that go on in a row are announced together, behind the last WRITE. Over several rails they do not go on, and
-                        // an announcement does not wait for the WRITE of another transfer.
+                        // With one rail and one giver, WRITEs of consecutive pieces are announced together after the last one. Otherwise
+                        // each WRITE is announced at once.
                         if pieces > 1 && is_alone {
                             unsaid = Some(rail);
                         } else {
@@ -157,14 +157,15 @@ impl<P: Provider, N: Network> Link<P, N> {
         0..self.session.rails_end()
     }
 
-    /// How well a rail is that has a connection: the lower the better. `None` if it is not used.
+    /// Rank of a rail that has a connection; lower is better. `None` if the rail is not used.
     fn tier(&self, rail: u8) -> Option<u8> {
         self.rails.get(usize::from(rail))?.at?;
         tier_of(self.session.rail_state(rail))
     }
 
-    /// The pieces that go next over a connection: of a transfer of the highest priority of those that have any, and among equals of the
-    /// one whose turn was longest ago. A rail that carries several within `most` has them in one WRITE, so long as it has another one under way.
+    /// Returns the next pieces for a connection: of the transfer with the highest priority among those that have any, and among equals of the
+    /// one that has waited longest for its turn. If the rail carries several pieces within `most`, they go in one WRITE, of at most half of
+    /// `pieces_ahead`, so that another WRITE can be in flight.
     fn next_piece(
         &mut self,
         on: (u8, Epoch),
@@ -172,11 +173,11 @@ impl<P: Provider, N: Network> Link<P, N> {
         now: Instant,
     ) -> Option<NextPiece> {
         let pace = self.transfers.pace(on.0);
-        // A message of a higher class waits for each WRITE.
+        // With classes, a message of a higher class waits for each WRITE, so each has one piece.
         let may_run = !self.in_class.is_ordered();
         let half = self.transfers.config.pieces_ahead / 2;
         let entries = self.transfers.entries.iter_mut().enumerate();
-        // The key of the first for this connection may be on its way: others use the rail meanwhile.
+        // If the key of a transfer for this connection has not arrived, other transfers use the rail meanwhile.
         let ready = entries.filter_map(|(place, entry)| {
             let (piece, window) = entry.machine.piece_for(on)?;
             let (offset, bytes) = entry.machine.pieces().range(piece)?;
@@ -201,8 +202,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         ready.min_by_key(|(turn, _)| *turn).map(|(_, next)| next)
     }
 
-    /// Posts the next pieces of a transfer on a rail, to be announced there. So many rails share what is left, and there is still room for so many
-    /// frames. Returns the place of the transfer and how many pieces were posted, if any was.
+    /// Posts the next pieces of a transfer on a rail. The remaining pieces are shared by `rails` rails, and room for `frames` announcements
+    /// is left. Returns the index of the transfer and the number of posted pieces, if there are any.
     fn post_piece(
         &mut self,
         rail: u8,
@@ -212,7 +213,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     ) -> Option<(usize, u16)> {
         let now = moment.now;
         let (at, epoch) = self.open_rail(rail)?;
-        // The order of classes bounds the bytes under way of all links.
+        // With classes, the schedule limits the bytes in flight of all links.
         let pieces_max = match self.in_class.is_ordered() {
             true => u32::MAX,
             false => self.transfers.config.pieces_ahead,
@@ -229,9 +230,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         if !pace.has_room(pieces_max, (bytes, next.pieces), most) {
             return None;
         }
-        // A piece that takes long goes in parts: each completion is a sign of life of the rail.
+        // A piece that takes long is posted in parts, since each completion shows that the rail works.
         let is_slow = !pace.is_fast_for(bytes, most);
-        // No more than half the queue holds, or they would wait for room that never comes.
+        // The parts and the frame have to fit into the queue, or they would wait for ever. So they take at most half of it.
         let channel = workers
             .get_mut(at.worker)
             .and_then(|worker| worker.channel(at.channel));
@@ -243,7 +244,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         };
         let outcome = self.write((rail, at), &next, (part_bytes, frames), workers, moment);
         if matches!(outcome, Posted::Failed) {
-            // It would fail again: by its length, or by its memory.
+            // A further attempt would fail, too, by the length or by the memory.
             self.transfers.refused(id, EndReason::NOT_POSTED, now);
         }
         let is_done = matches!(outcome, Posted::Done(_));
@@ -263,7 +264,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 pace.posted((bytes, next.pieces), now);
             }
         }
-        // Parts in front of the last one were counted.
+        // Earlier parts were counted when they were posted.
         let last = match bytes.checked_rem(part_bytes) {
             Some(rest) if rest > 0 => rest,
             _ => part_bytes,
@@ -279,8 +280,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         is_done.then_some((place, next.pieces))
     }
 
-    /// Posts pieces as one WRITE, or a piece as WRITEs of parts, in order, and leaves room for so many frames. The outcome is that of the last
-    /// part.
+    /// Posts pieces as one WRITE, or a piece as several WRITEs of parts, in order, and leaves room for this number of frames. Returns the outcome of
+    /// the last part.
     fn write(
         &mut self,
         (rail, at): (u8, At),
@@ -296,7 +297,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             let length = part_bytes.min(bytes.saturating_sub(done));
             let is_last = done.saturating_add(length) >= bytes;
             let part = (next.offset.saturating_add(done.into()), length);
-            // All parts, and the frame that announces the piece, or none.
+            // There has to be room for all parts and the frame that announces the piece.
             let room = match (done, count) {
                 (0, 2..) => count,
                 (0, _) => frames,
@@ -306,7 +307,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             match outcome {
                 outcome if is_last && (done == 0 || matches!(outcome, Posted::Done(_))) => return outcome,
                 Posted::Done(_) => {}
-                // A part in front of it is posted: the rail is given up.
+                // An earlier part is posted, so the rail is given up.
                 _ if done > 0 => return Posted::InDoubt,
                 outcome => return outcome,
             }
@@ -316,7 +317,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Posts a WRITE of bytes of a transfer, if the channel has more room than this.
+    /// Posts a WRITE of a range of a transfer, if the channel has more room than `room` requests.
     fn write_part(
         &self,
         place: usize,

@@ -1,4 +1,4 @@
-//! Memory that the peer reaches: registered for it alone, and taken out of its reach. Threads do both, since devices take milliseconds.
+//! Memory that the peer can access: its registration only for the peer, and its deregistration. Both take milliseconds, so threads do them.
 
 use doorbell_core::provider::{MemoryError, Provider, RemoteAccess};
 use doorbell_core::wire::RemoteWindow;
@@ -7,20 +7,20 @@ use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::Reaped;
 use crate::memory::{GrantedRegion, Region};
 
-/// How far memory is in the peer's reach.
+/// State of the peer's access to memory.
 pub(super) enum Reach<P: Provider> {
-    /// Not at all.
+    /// The peer has no access.
     None,
-    /// It is being registered.
+    /// A thread registers the memory.
     Registering(Commission<GrantedRegion<P>, MemoryError>),
-    /// It is registered.
+    /// The memory is registered.
     Granted(GrantedRegion<P>),
-    /// It is being taken out of the peer's reach.
+    /// A thread deregisters the memory.
     Fencing(Commission<(), MemoryError>),
 }
 
 impl<P: Provider> Reach<P> {
-    /// Has a part of a region registered for the peer, with this access.
+    /// Begins to register a range of a region for the peer, with this access.
     pub(super) fn register(
         region: &Region<P>,
         range: (usize, usize),
@@ -28,17 +28,17 @@ impl<P: Provider> Reach<P> {
         (makers, whom): (&Makers, Whom),
     ) -> Self {
         let region = region.clone();
-        // It pins the pages, which takes milliseconds for large ones.
+        // Registration pins the pages, which takes milliseconds for a large range.
         let register = move || region.grant(range, access).map_err(MemoryError::Provider);
         Self::Registering(makers.make(whom, None, register))
     }
 
-    /// Whether a thread works on it.
+    /// Whether a thread works on the memory.
     pub(super) const fn is_busy(&self) -> bool {
         matches!(self, Self::Registering(_) | Self::Fencing(_))
     }
 
-    /// The key by which the peer reaches it over this Worker's device.
+    /// The key of the memory on this Worker's device, if it is registered.
     pub(super) fn key(&self, worker: usize) -> Option<RemoteWindow> {
         match self {
             Self::Granted(granted) => granted.key(worker),
@@ -46,7 +46,7 @@ impl<P: Provider> Reach<P> {
         }
     }
 
-    /// The keys by which the peer reaches it, with the Worker of each. `None` if it does not reach it.
+    /// The keys of the memory, with the Worker of each. `None` if it is not registered.
     pub(super) fn keys(&self) -> Option<impl Iterator<Item = (usize, RemoteWindow)>> {
         match self {
             Self::Granted(granted) => Some(granted.keys()),
@@ -54,10 +54,10 @@ impl<P: Provider> Reach<P> {
         }
     }
 
-    /// Takes what was registered.
+    /// Takes the result of the registration.
     ///
     /// # Errors
-    /// The device did not register it.
+    /// A device did not register the memory.
     pub(super) fn look(&mut self) -> Result<(), MemoryError> {
         let Self::Registering(commission) = self else {
             return Ok(());
@@ -75,11 +75,11 @@ impl<P: Provider> Reach<P> {
         }
     }
 
-    /// Has it taken out of the peer's reach. Says whether it is.
+    /// Begins or continues to deregister the memory. Returns whether the peer has no access any more.
     pub(super) fn fence(&mut self, (makers, whom): (&Makers, Whom)) -> bool {
         match core::mem::replace(self, Self::None) {
             Self::None => {}
-            // A key that nobody was sent may be guessed: it goes as any other, once it is there.
+            // A peer may guess a key that it was not sent, so the memory is deregistered once the registration is done.
             Self::Registering(commission) => *self = Self::Registering(commission),
             Self::Granted(granted) => {
                 let fence = move || {
@@ -90,7 +90,7 @@ impl<P: Provider> Reach<P> {
             }
             Self::Fencing(fencing) => *self = Self::Fencing(fencing),
         }
-        // A device that panicked or refused has the memory for good, which its leaks count.
+        // If a device panicked or refused, it keeps the memory, and its leaks count that.
         if matches!(self, Self::Fencing(fencing) if !matches!(fencing.take(), Ok(None))) {
             *self = Self::None;
         }

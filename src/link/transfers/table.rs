@@ -1,4 +1,4 @@
-//! The transfers of a link: begun, offered, heard of, and let go.
+//! The table of a link's transfers: calls of the application, frames of the peer, and removal.
 
 use std::collections::VecDeque;
 
@@ -23,23 +23,24 @@ use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
 use crate::worker::schedule::Bucket;
 
-/// Numbers of the peer's transfers, behind the highest, of which it is known whether they were used.
+/// Number of the peer's latest transfer numbers for which the table knows whether they were used.
 const NUMBERS: u32 = 64;
 
-/// The bytes of a piece that a giver takes from a peer in any case.
+/// Piece length up to which a giver accepts every transfer of a taker.
 const PIECE_BYTES_TAKEN: u32 = 1 << 20;
 
-/// Answers about transfers that are gone, at most: the oldest gives way, and the peer asks again.
+/// Maximum number of answers about transfers that do not exist. Beyond it the oldest is dropped, and the peer asks again.
 const ANSWERS_MAX: usize = 64;
 
-/// Transfers that are kept for the peer alone, until it answers their end, at most: the oldest gives way.
+/// Maximum number of ended transfers that are kept only until the peer answers their end. Beyond it the oldest are dropped.
 const UNANSWERED_MAX: usize = 64;
 
-/// Ends that the peer leaves no room for, of its transfers and of ours, at most, beside those of as many as both sides may have open. An honest
-/// peer takes what it is sent.
+/// Maximum number of ends that cannot be posted since the peer posts too few receives, in addition to the open transfers of both sides. An
+/// honest peer never causes so many.
 const UNSAID_MAX: usize = 1024;
 
-/// An answer about no transfer that there is. It goes over the connection of the question: if that is lost, the peer asks again.
+/// An answer to a frame about a transfer that does not exist here, sent on the connection of that frame. If the connection is lost, the
+/// peer asks again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     pub(super) on: (u8, Epoch),
@@ -59,16 +60,16 @@ impl Answer {
     }
 }
 
-/// The numbers that the peer gave to its transfers.
+/// The numbers that the peer used for its transfers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
-    /// The highest, halved; and which of those below it were used, from the lowest bit.
+    /// The highest number, halved, and for it and those below whether they were used, from the lowest bit on.
     highest: Option<u32>,
     used: u64,
 }
 
 impl Numbers {
-    /// Notes a number. Says whether it is new.
+    /// Notes a number. Returns whether it was not used before.
     fn note(&mut self, id: TransferId) -> bool {
         let number = id.0 / 2;
         let Some(highest) = self.highest else {
@@ -90,20 +91,20 @@ impl Numbers {
     }
 }
 
-/// The transfers of a link, and what is under way of them on its rails.
+/// The transfers and loans of a link, and the pieces in flight on its rails.
 pub(in super::super) struct Transfers<P: Provider> {
     pub(super) config: TransferConfig,
     pub(super) entries: Vec<TransferEntry<P>>,
     pub(super) loans: Loans<P>,
-    /// The number of the next transfer of ours.
+    /// The number of the next transfer that this side begins.
     next: u32,
     theirs: Numbers,
     pub(super) answers: VecDeque<Answer>,
     pub(super) paces: [Pace; SESSION_RAILS_MAX as usize],
-    /// Counts the pieces that were posted.
+    /// Counts posts of pieces; consecutive pieces that are posted together count once.
     pub(super) posted: u64,
     totals: TransferTotals,
-    /// The lowest version that the peer spoke on a connection, which no later one raises; the newest before there is any.
+    /// The lowest version of the wire format on any connection so far; this build's version before the first connection.
     version: u8,
 }
 
@@ -130,13 +131,13 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
-    /// The lowest version that the peer spoke on a connection.
+    /// The lowest version of the wire format on any connection so far.
     pub(in super::super) const fn version(&self) -> u8 {
         self.version
     }
 
-    /// Notes the version that is spoken on a new connection. A peer that knows no transfers is sent nothing of them: those that were begun
-    /// before it was met end.
+    /// Notes the version of the wire format on a new connection. A peer without support for transfers is sent no frame about them: transfers
+    /// that were begun before the connection end.
     pub(in super::super) fn met(&mut self, version: u8, now: Instant) {
         self.version = self.version.min(version);
         if self.version < VERSION_TRANSFERS {
@@ -147,7 +148,7 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
-    /// The counts of all that there were.
+    /// The counts of all transfers, including those that have ended.
     pub(in super::super) fn totals(&self) -> TransferTotals {
         let mut totals = self.totals;
         let open = self.entries.iter().filter(|entry| !entry.machine.is_reported());
@@ -157,36 +158,36 @@ impl<P: Provider> Transfers<P> {
         totals
     }
 
-    /// Whether there is any transfer that has not ended, or whose end is not reported; or any loan.
+    /// Whether there is a transfer or a loan whose end is not reported.
     pub(in super::super) fn is_any_open(&self) -> bool {
         self.loans.is_any() || self.entries.iter().any(|entry| !entry.machine.is_reported())
     }
 
-    /// Forgets when the limits of transfers let them go on: nothing of the link is posted now.
+    /// Clears the times at which rate limits permit further pieces. The next attempt to post sets them again.
     pub(in super::super) fn forget_limits(&mut self) {
         for entry in &mut self.entries {
             entry.not_before = None;
         }
     }
 
-    /// Whether there is any, be it for the peer alone.
+    /// Whether there is any transfer, including those that wait only for the peer.
     pub(in super::super) fn is_any(&self) -> bool {
         !self.entries.is_empty()
     }
 
-    /// Whether there is nothing to do beside transfers: no answer is owed about one that is gone, and no thread works on a loan.
+    /// Whether no answer is to be sent about a transfer that does not exist, and nothing is to be done for a loan.
     pub(in super::super) fn is_at_rest(&self) -> bool {
         self.answers.is_empty() && !self.loans.is_any_busy()
     }
 
-    /// How many are open that were begun here, or by the peer. Transfers that are kept for the peer alone do not count.
+    /// Number of open transfers that this side began, or the peer. Transfers that wait only for the peer do not count.
     fn open(&self, is_ours: bool) -> u32 {
         let entries = self.entries.iter().filter(|entry| entry.is_ours == is_ours);
         let open = entries.filter(|entry| !entry.machine.is_reported()).count();
         u32::try_from(open).unwrap_or(u32::MAX)
     }
 
-    /// Whether more transfers than an honest peer leaves are kept only since their end is yet to be posted.
+    /// Whether too many ended transfers are kept only because their end could not be posted.
     pub(in super::super) fn owes_too_many(&self) -> bool {
         let open_max = (self.config.transfers_max as usize).saturating_mul(2);
         let most = UNSAID_MAX.saturating_add(open_max);
@@ -204,7 +205,7 @@ impl<P: Provider> Transfers<P> {
         self.entries.iter_mut().find(|entry| entry.machine.id() == id)
     }
 
-    /// Begins one of bytes of a region, at an offset.
+    /// Begins a transfer of a range of a region.
     pub(in super::super) fn begin(
         &mut self,
         (role, bytes): (TransferRole, u64),
@@ -224,7 +225,7 @@ impl<P: Provider> Transfers<P> {
         let place = (region, offset, options.loan);
         let memory = memory_for(role, pieces, place, &self.loans, (makers, whom))?;
         let transfer = TransferId(self.next);
-        // As many as there are numbers for: nobody begins so many.
+        // The numbers are used up after 2^31 transfers.
         self.next = self
             .next
             .checked_add(2)
@@ -248,7 +249,7 @@ impl<P: Provider> Transfers<P> {
         Ok(transfer)
     }
 
-    /// Joins one that the peer offered.
+    /// Joins a transfer that the peer offered.
     pub(in super::super) fn join(
         &mut self,
         id: TransferId,
@@ -277,7 +278,7 @@ impl<P: Provider> Transfers<P> {
         Ok(())
     }
 
-    /// Ends one here.
+    /// Ends a transfer, or declines an offered one.
     pub(in super::super) fn cancel(&mut self, id: TransferId, now: Instant) -> Result<(), TransferRefusal> {
         let until = self.config.drain_by(now);
         let entry = self.find(id).filter(|entry| !entry.machine.is_reported());
@@ -295,7 +296,7 @@ impl<P: Provider> Transfers<P> {
         self.loans.announce(windows);
     }
 
-    /// Ends a loan, and all transfers into it.
+    /// Revokes a loan, and ends all transfers into it.
     pub(in super::super) fn revoke(&mut self, loan: LoanId, now: Instant) -> Result<(), TransferRefusal> {
         if !self.loans.revoke(loan) {
             return Err(TransferRefusal::NoLoan);
@@ -314,7 +315,7 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
-    /// Declines what the peer offered and nobody joined: the link is being closed, and nobody can join any more.
+    /// Declines offered transfers that were not joined: the link is being closed, so they cannot be joined any more.
     pub(in super::super) fn decline_offers(&mut self, now: Instant) {
         let until = self.config.drain_by(now);
         for entry in self.entries.iter_mut().filter(|entry| entry.machine.is_offered()) {
@@ -325,14 +326,14 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
-    /// The counts of one.
+    /// The counts of a transfer.
     pub(in super::super) fn counts(&self, id: TransferId) -> Option<TransferCounts> {
         let mut entries = self.entries.iter();
         let entry = entries.find(|entry| entry.machine.id() == id && !entry.machine.is_reported())?;
         Some(entry.machine.counts())
     }
 
-    /// Goes by what the peer said of transfers.
+    /// Handles a frame of the peer about a transfer.
     pub(in super::super) fn hear(
         &mut self,
         rail: u8,
@@ -350,7 +351,7 @@ impl<P: Provider> Transfers<P> {
             SessionFrame::Landed(landed) => {
                 match self.find(landed.transfer) {
                     Some(entry) => entry.machine.heard_landed(landed).map_err(broken)?,
-                    // A giver that asks for its pieces missed the end.
+                    // The giver asks which pieces arrived, so it does not know that the transfer has ended.
                     None if landed.question > 0 => self.answer((rail, landed.epoch), landed.transfer, false),
                     None => {}
                 }
@@ -364,7 +365,7 @@ impl<P: Provider> Transfers<P> {
                 Some(entry) => entry.machine.heard_end(rail, end, until).map_err(broken)?,
                 None if end.is_answer => {}
                 None => {
-                    // The frame that begins it may yet come, over another rail: then the transfer is over.
+                    // The frame that begins the transfer may arrive later, over another rail, and has no effect then.
                     if self.is_of_peer(end.transfer) {
                         self.theirs.note(end.transfer);
                     }
@@ -376,7 +377,7 @@ impl<P: Provider> Transfers<P> {
         Ok(())
     }
 
-    /// Whether a number is one of the peer's: those are of the other kind than ours.
+    /// Whether a number is one of the peer's. One side uses even numbers, and the other odd ones.
     const fn is_of_peer(&self, id: TransferId) -> bool {
         id.0 % 2 != self.next % 2
     }
@@ -412,7 +413,7 @@ impl<P: Provider> Transfers<P> {
         });
     }
 
-    /// Notes that a WRITE of so many bytes, in so many pieces, is done that was posted on a rail.
+    /// Notes that a WRITE of this many bytes and pieces of a transfer is done on a rail.
     pub(in super::super) fn completed(&mut self, rail: u8, id: TransferId, write: (u32, u16), now: Instant) {
         if let Some(pace) = self.paces.get_mut(usize::from(rail)) {
             pace.completed(write, now);
@@ -422,8 +423,7 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
-    /// Notes that a rail's connection is lost. Says whether the peer has to take nothing more of it.
-    /// Pieces wait for that until `fence_by`.
+    /// Notes that a rail's connection is lost. Returns whether it needs a fence, for which pieces wait until `fence_by`.
     pub(in super::super) fn lost(&mut self, rail: u8, fence_by: Deadline) -> bool {
         if let Some(pace) = self.paces.get_mut(usize::from(rail)) {
             pace.lost();
@@ -435,21 +435,21 @@ impl<P: Provider> Transfers<P> {
         is_any
     }
 
-    /// Notes that the peer takes nothing more of a rail's connections up to this one.
+    /// Notes that the peer accepts nothing more from a rail's connections up to this one.
     pub(in super::super) fn fenced(&mut self, rail: u8, through: Epoch) {
         for entry in &mut self.entries {
             entry.machine.fenced(rail, through);
         }
     }
 
-    /// Notes that the peer's device refused a WRITE of one.
+    /// Notes that the peer's device refused a WRITE of a transfer.
     pub(in super::super) fn denied(&mut self, id: TransferId) {
         if let Some(entry) = self.find(id) {
             entry.machine.denied();
         }
     }
 
-    /// Ends one whose piece our device does not take.
+    /// Ends a transfer, since the device of this side refused to post a piece.
     pub(in super::super) fn refused(&mut self, id: TransferId, reason: EndReason, now: Instant) {
         let until = self.config.drain_by(now);
         if let Some(entry) = self.find(id) {
@@ -457,14 +457,14 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
-    /// Notes that a poll begins: connections that were lost in the one before are shut.
+    /// Notes that a poll begins: connections that were lost in the previous one are shut.
     pub(in super::super) fn begin_turn(&mut self) {
         for entry in &mut self.entries {
             entry.machine.left();
         }
     }
 
-    /// Whether devices may still read memory for one.
+    /// Whether devices may still read memory for a transfer.
     pub(in super::super) fn is_any_writing(&self) -> bool {
         self.entries.iter().any(|entry| entry.machine.is_writing())
     }
@@ -477,7 +477,7 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
-    /// Looks at the deadlines and at memory that threads work on.
+    /// Checks deadlines, and takes the results of threads that register or deregister memory.
     pub(in super::super) fn look(&mut self, now: Instant, makers: &Makers, whom: Whom) {
         let until = self.config.drain_by(now);
         while let Some((failed, error)) = self.loans.look((makers, whom)) {
@@ -493,7 +493,7 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
-    /// Reports what happened, and lets go of what is over.
+    /// Reports the events of transfers, and removes those that are over.
     pub(in super::super) fn report(&mut self, now: Instant, mut each: impl FnMut(TransferId, TransferEvent)) {
         let config = self.config;
         for entry in &mut self.entries {
@@ -503,7 +503,7 @@ impl<P: Provider> Transfers<P> {
                 each(id, event);
             }
         }
-        // A peer may answer no end.
+        // A peer might never answer an end.
         let unanswered = self
             .entries
             .iter()
@@ -519,19 +519,19 @@ impl<P: Provider> Transfers<P> {
         });
     }
 
-    /// Takes out a loan that is over, to be reported, with the error of the device that did not register it.
+    /// Removes and returns a loan that is over, to be reported, with the error of a device that did not register it.
     pub(in super::super) fn poll_revoked(&mut self) -> Option<(LoanId, Option<MemoryError>)> {
         self.loans.take_over()
     }
 
-    /// When to look again at the latest.
+    /// When to poll again at the latest.
     pub(in super::super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let loans = self.loans.is_any_busy().then(|| Deadline::after(now, SOON));
         let entries = self.entries.iter().filter_map(|entry| entry.wake(now));
         entries.chain(loans).min()
     }
 
-    /// Returns the next frame of a transfer for a connection of this Worker's.
+    /// Returns the next frame of a transfer for a connection of this Worker.
     pub(super) fn word_for(&self, place: usize, on: (u8, Epoch), worker: usize) -> Option<Word> {
         let TransferEntry { machine, memory, .. } = self.entries.get(place)?;
         machine.word_for(on, memory.key(machine.pieces().bytes(), worker, &self.loans))
@@ -549,7 +549,7 @@ impl<P: Provider> TransferEntry<P> {
     }
 }
 
-/// The memory of a side of a transfer.
+/// Makes the memory of one side of a transfer, after checking the range.
 fn memory_for<P: Provider>(
     role: TransferRole,
     pieces: Pieces,
@@ -609,18 +609,18 @@ mod tests {
         assert!(note(u32::MAX) && !note(u32::MAX) && !note(131));
     }
 
-    /// How a transfer ends whose end the peer leaves no room for.
+    /// The way in which a transfer ends whose end cannot be posted, since the peer posts no receives.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum InVain {
-        /// The peer begins it and ends it.
+        /// The peer begins and ends it.
         Theirs,
-        /// The peer begins it, and one too many is turned away.
+        /// The peer begins it, and it is declined beyond the limit.
         TurnedAway,
-        /// This side begins it, and the peer ends it over a rail that takes nothing.
+        /// This side begins it, and the peer ends it over a rail on which nothing can be posted.
         Ours,
     }
 
-    /// How many transfers there are until the link ends.
+    /// Returns the number of transfers that are kept when the link ends.
     fn begun_in_vain(how: InVain) -> usize {
         let (now, epoch) = (Instant::from_ns(0), Epoch::from_wire(1));
         let config = TransferConfig::default();
@@ -678,7 +678,7 @@ mod tests {
         let most = UNSAID_MAX + 2 * open_max;
         assert_eq!(begun_in_vain(InVain::Theirs), most + 1);
         assert_eq!(begun_in_vain(InVain::Ours), most + 1);
-        // As many as may be stay open.
+        // Transfers up to the limit stay open, too.
         assert_eq!(begun_in_vain(InVain::TurnedAway), most + open_max + 1);
     }
 }

@@ -5,30 +5,30 @@ use doorbell_core::wire::EndReason;
 
 use super::TransferEvent;
 
-/// Class of the end of a transfer.
+/// Category of the end of a transfer, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransferOutcome {
     /// All bytes arrived.
     Done,
-    /// A side cancelled it.
+    /// One side cancelled the transfer.
     Cancelled,
-    /// The application did not join it, as many as may be were open, or the peer's build does not support transfers.
+    /// The transfer was declined, the limit on open transfers was reached, or the peer's build does not support transfers.
     Refused,
-    /// The time of the transfer passed.
+    /// The deadline of the transfer passed.
     Deadline,
-    /// A device did not take its memory or its WRITEs.
+    /// A device did not register its memory, or refused its WRITEs.
     Device,
-    /// A rail failed, and the peer did not stop taking from it in time.
+    /// A rail failed, and the peer did not answer its fence in time.
     Rail,
     /// The link is over.
     LinkOver,
-    /// A reason of a peer that this build does not know, or that the peer knows no such transfer.
+    /// The peer gave a reason that this build does not know, or does not know the transfer.
     Other,
 }
 
 impl TransferOutcome {
-    /// All of them.
+    /// All categories.
     pub const ALL: [Self; 8] = [
         Self::Done,
         Self::Cancelled,
@@ -40,7 +40,7 @@ impl TransferOutcome {
         Self::Other,
     ];
 
-    /// The class of an end.
+    /// The category of an end.
     #[must_use]
     pub const fn of(end: TransferEnd) -> Self {
         match end {
@@ -58,7 +58,7 @@ impl TransferOutcome {
         }
     }
 
-    /// One word, as a metric has it.
+    /// The name of the category in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -74,27 +74,27 @@ impl TransferOutcome {
     }
 }
 
-/// Counts of all transfers, those that have ended included. None falls.
+/// Counts of all transfers, including those that have ended. No count decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferTotals {
     /// Transfers that this side began.
     pub begun: u64,
-    /// Transfers that peers began, as far as they were reported.
+    /// Transfers that peers began and that were reported.
     pub offered: u64,
-    /// Bytes that takers have of what this side gives, as far as this side knows.
+    /// Bytes that this side gave and that takers have acknowledged.
     pub given_bytes: u64,
     /// Bytes that this side took.
     pub taken_bytes: u64,
-    /// Bytes of pieces that this side wrote again, since the connection failed that had carried them.
+    /// Bytes of pieces that this side wrote again, since the connection that had carried them failed.
     pub repeated_bytes: u64,
-    /// Pieces that were announced to this side again though it had them.
+    /// Pieces that were announced to this side again, although it had them.
     pub duplicates: u64,
     ended: [u64; TransferOutcome::ALL.len()],
 }
 
 impl TransferTotals {
-    /// How many ended so.
+    /// Number of transfers with an end of this category.
     #[must_use]
     pub fn ended(&self, outcome: TransferOutcome) -> u64 {
         self.ended.get(outcome as usize).copied().unwrap_or(0)
@@ -104,7 +104,7 @@ impl TransferTotals {
         self.begun = self.begun.saturating_add(1);
     }
 
-    /// Notes what is reported of a transfer in which this side has this part.
+    /// Counts a reported event of a transfer in which this side has this role.
     pub(super) fn note(&mut self, role: TransferRole, event: &TransferEvent) {
         match event {
             TransferEvent::Offered { .. } => self.offered = self.offered.saturating_add(1),

@@ -41,7 +41,7 @@ fn taken<T: Send + 'static>(made: &Commission<T>) -> Option<T> {
     made.take().unwrap().map(Reaped::into_inner)
 }
 
-/// Waits until who makes something says that there is something.
+/// Waits until a job has raised the signal.
 fn assert_raised(signal: &Signal) {
     let began = Instant::now();
     signal.wait(SOON).unwrap();
@@ -49,7 +49,7 @@ fn assert_raised(signal: &Signal) {
     signal.take();
 }
 
-/// Says on which thread it ends.
+/// Sends the id of the thread on which it is dropped.
 struct Ends(mpsc::Sender<ThreadId>);
 
 impl Drop for Ends {
@@ -71,7 +71,7 @@ fn one_that_takes_long_holds_up_no_other() {
         assert_eq!(taken(&made), Some(number));
     }
     assert_eq!(taken(&long.made), None);
-    // It is wanted: nobody who settles waits for it.
+    // The job is wanted, so `settle` does not wait for it.
     assert!(makers.settle(SOON));
     long.go.send(()).unwrap();
     // A job that is added last is run, too.
@@ -84,7 +84,7 @@ fn one_that_takes_long_holds_up_no_other() {
 fn half_of_those_at_a_time_are_a_peer_s_at_most() {
     let makers = Makers::background(4, &Reaper::default()).unwrap();
     let (began, begins) = mpsc::channel();
-    // One whose neighbour does not answer leaves the others half of them.
+    // A peer whose neighbour does not resolve leaves half of the threads to others.
     let mut all: Vec<_> = (1..=3)
         .map(|number| slow(&makers, address(1), number, &began))
         .collect();
@@ -92,7 +92,7 @@ fn half_of_those_at_a_time_are_a_peer_s_at_most() {
     let mut first: Vec<_> = (0..4).map(|_| begins.recv_timeout(SOON).unwrap()).collect();
     first.sort_unstable();
     assert_eq!(first, [1, 2, 4, 5]);
-    // No other is there, and all the same it is not its turn.
+    // A thread is idle, and the third job still waits.
     all[3].go.send(()).unwrap();
     assert!(begins.recv_timeout(A_WHILE).is_err());
     all[0].go.send(()).unwrap();
@@ -118,7 +118,7 @@ fn a_network_that_one_host_may_have_leaves_the_others_one() {
     let mut first: Vec<_> = (0..4).map(|_| begins.recv_timeout(SOON).unwrap()).collect();
     first.sort_unstable();
     assert_eq!(first, [1, 2, 3, 5]);
-    // With one of the network done, it is the next one's turn.
+    // When a job of the network is done, the next one of the network runs.
     all[0].go.send(()).unwrap();
     assert_eq!(begins.recv_timeout(SOON), Ok(4));
     drop(all);
@@ -132,7 +132,7 @@ fn looks_are_one_at_a_time_and_come_last() {
         .map(|number| slow(&makers, Whom::All, number, &began))
         .into();
     assert_eq!(begins.recv_timeout(SOON), Ok(1));
-    // The second waits, though a thread has nothing to do.
+    // The second waits, although a thread is idle.
     assert!(begins.recv_timeout(A_WHILE).is_err());
     let made = slow(&makers, peer(1), 3, &began);
     assert_eq!(begins.recv_timeout(SOON), Ok(3));
@@ -157,7 +157,7 @@ fn who_holds_all_others_up_holds_no_look_up() {
     let another = slow(&makers, peer(3), 3, &began);
     let scan = slow(&makers, Whom::All, 4, &began);
     assert_eq!(begins.recv_timeout(SOON), Ok(4));
-    // Its thread makes nothing for a peer.
+    // No further job for a peer runs, although a thread is idle.
     scan.go.send(()).unwrap();
     assert!(begins.recv_timeout(A_WHILE).is_err());
     drop((made, another));
@@ -178,10 +178,10 @@ fn what_is_given_up_leaves_the_line_and_goes_to_the_reaper() {
     });
     assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
     drop(waiting);
-    // Beside the one thread there is, and not on this one.
+    // The reaper drops it, and neither the helper thread nor this one.
     let reaping = ended.recv_timeout(SOON).unwrap();
     assert_ne!(reaping, thread::current().id());
-    // So does what was made, and is not taken; and what is made all the same.
+    // So do a result that is not taken, and the result of a job that still runs.
     let Slow { go, made } = long;
     let and_then = makers.make(peer(1), None, move || Ok::<_, ConnectError>(Ends(ends)));
     drop(made);

@@ -1,10 +1,10 @@
-//! Names with `*` and `?` in them.
+//! Patterns of names, with `*` and `?`.
 
 use core::fmt;
 
 use super::RuleFault;
 
-/// A name, or what names are like.
+/// A name, or a pattern that names may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern(String);
 
@@ -20,13 +20,13 @@ impl Pattern {
         }
     }
 
-    /// Whether the whole of `name` is like it.
+    /// Whether the pattern matches the whole of `name`.
     ///
-    /// In time that grows by the product of both lengths, whatever the pattern: when it does not go on, the
-    /// last `*` alone takes one character more.
+    /// The time is at most proportional to the product of both lengths: after a mismatch, only the last `*` is extended, by one
+    /// character.
     pub(super) fn is_like(&self, name: &str) -> bool {
         let (mut pattern, mut name) = (self.0.chars(), name.chars());
-        // Rest of the pattern behind the last `*`, and rest of the name that this `*` has not taken.
+        // The rest of the pattern after the last `*`, and the rest of the name that this `*` has not matched.
         let mut last_star = None;
         loop {
             let (mut next_pattern, mut next_name) = (pattern.clone(), name.clone());

@@ -1,4 +1,4 @@
-//! Rules read, written and applied.
+//! Tests of parsing, writing and applying rules.
 
 use super::{FilterSubject, FilterVerdict, RailFilter, RuleFault};
 
@@ -55,7 +55,7 @@ fn leaving_out_goes_before_using_in_whatever_order() {
     assert_eq!(verdict("mlx5_1,^10.1.0.0/16"), FilterVerdict::Denied(2));
     assert_eq!(verdict("^10.1.0.0/16,mlx5_1"), FilterVerdict::Denied(1));
     assert_eq!(verdict("mlx5_1,mlx5_1:2,^netdev=*"), FilterVerdict::Denied(3));
-    // One that names it is enough, and `^` counts for its own rule alone.
+    // One rule that names it is enough, and `^` applies only to its own rule.
     assert_eq!(verdict("mlx5_0,mlx5_1"), FilterVerdict::Used);
     assert_eq!(verdict("^mlx5_0,mlx5_1"), FilterVerdict::Used);
     assert_eq!(verdict("^mlx5_0"), FilterVerdict::Used);
