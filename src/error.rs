@@ -173,8 +173,8 @@ pub enum ConnectError {
         /// The capacity of the queue: [`HandshakeLimits::unaccepted`](crate::connect::HandshakeLimits).
         unaccepted: usize,
     },
-    /// Unfinished handshakes from this address already hold as many resources as are left for all other addresses. IPv6 addresses of
-    /// one /64 network share what is left.
+    /// Unfinished handshakes from this address already hold as much of a scarce resource as is left for all other addresses. If other
+    /// IPv6 addresses of its /64 network have unfinished handshakes, the last place is refused, too.
     TooManyUnfinishedFrom {
         /// The address of the peer.
         address: IpAddr,

@@ -106,8 +106,8 @@ impl<P: Provider> Acceptances<P> {
         })
     }
 
-    /// Returns the descriptor that an event loop watches for input. When it is readable, call [`Acceptances::poll_accept`] until it
-    /// returns `None`. `None` if the handshakes have no thread of their own.
+    /// Returns the descriptor that an event loop watches for input. When it is readable, call [`Acceptances::poll_accept`] until that
+    /// returns `None`. There is no descriptor if the handshakes have no separate thread.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.admission.descriptor()

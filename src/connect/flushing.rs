@@ -45,7 +45,7 @@ pub struct Flusher<P: Provider = Rdma> {
 
 /// Two queue pairs of one device that are connected to each other.
 struct Loopback<P: Provider> {
-    // Queue pairs go first.
+    // Fields are dropped in this order: the queue pairs before the completion queue and the memory.
     requester: P::SendQueue,
     _control: P::QueuePair,
     _responder: (P::QueuePair, P::SendQueue),

@@ -21,7 +21,7 @@ pub enum NotLinked<'m> {
     },
     /// No link could be begun with the member's handle. If no rail reaches the member, messages to it need a relay.
     NotBegun(&'m LinkError),
-    /// A rail of the link to the member could not be connected.
+    /// No local rail reaches the member, or a rail of the link to it could not be connected.
     NotConnected(&'m NotConnected),
     /// The last link has ended.
     Over(FinalReason),

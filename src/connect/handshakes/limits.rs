@@ -338,7 +338,7 @@ mod tests {
         assert_eq!([sources.enter(one), sources.enter(one)], [Ok(()), Ok(())]);
         assert_eq!(sources.patience(one), None);
         assert_eq!(sources.enter(one), Ok(()));
-        // Short for its address, and then short for all.
+        // First the places of one address are scarce, and then all places.
         assert_eq!((sources.patience(one), sources.patience(two)), (short, None));
         assert_eq!(sources.enter(two), Ok(()));
         assert_eq!(sources.patience(three), None);
@@ -380,14 +380,14 @@ mod tests {
         assert!(own.has(many) && !own.has(few));
         sources.leave(many);
         assert_eq!(sources.enter(few), Ok(()));
-        // Two and one: with one more of these nobody would have less than before.
+        // Counts two and one: a handshake of `few` would only make the counts equal, so nobody makes room for it but `few` itself.
         assert_eq!(sources.enter(few), even(Crowding::Address(few.address)));
         assert_eq!(sources.enter(third), above(own, Crowding::Network(few.network)));
-        // Another network has places of its own.
+        // Another network has separate places.
         assert_eq!(sources.enter(source("[fd00:1::1]:1")), Ok(()));
     }
 
-    /// How many each of these gets of so many, one after the other.
+    /// Returns the number of places that each of these addresses gets of `of` places, if they ask in turn.
     fn shares<const N: usize>(of: usize, addresses: [&str; N]) -> [usize; N] {
         let mut held = Vec::new();
         addresses.map(|address| {
@@ -441,7 +441,7 @@ mod tests {
         );
         sources.leave(many);
         assert_eq!(sources.enter(few), Ok(()));
-        // Two and two: each makes room for its own, and any for one that has none.
+        // Counts two and two: each network makes room for itself, and any makes room for a network without handshakes.
         assert_eq!(sources.enter(few), even(Crowding::Network(few.network)));
         assert_eq!(sources.enter(many), even(crowding));
         assert_eq!(

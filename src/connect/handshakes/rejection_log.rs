@@ -88,12 +88,12 @@ mod tests {
         assert_eq!(firsts.count(), 2);
         assert!(log.is_first(at(500), None) && !log.is_first(at(500), None));
         assert_eq!(log.more, 1999);
-        // The flood goes on: none is the first again, and the count begins anew each second.
+        // The flood continues: no rejection is a first one again, and the count begins anew each second.
         assert!(!log.is_first(at(1000), None));
         assert_eq!((log.more, log.deadline()), (1, log.until));
         log.poll(at(2000));
         assert_eq!((log.more, log.deadline()), (0, None));
-        // A second without any.
+        // A second without rejections has passed.
         assert!(log.is_first(at(3000), None) && log.logged.len() == 1);
     }
 }
