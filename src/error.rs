@@ -1,4 +1,4 @@
-//! Errors between having nothing and having a channel.
+//! Errors of opening a Node or a Worker ([`NodeError`]), and of connecting and accepting ([`ConnectError`]).
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ mod kind;
 
 pub use kind::ConnectErrorKind;
 
-/// Number of an error that is reported as a device would.
+/// The errno for a lack of memory. doorbell reports its own lack of memory with the errno that a device would use.
 pub(crate) const ENOMEM: i32 = 12;
 
 /// Reason why a Node or a Worker could not be opened.
@@ -29,25 +29,25 @@ pub enum NodeError {
     Memory(MemoryError),
     /// Caller misuse: a setting of [`WorkerConfig`](crate::WorkerConfig) is out of its range.
     Setting(SettingError),
-    /// A Worker has fewer slots for receives than it is to share.
+    /// The Worker has too few slots for its shared receives.
     SharedReceives {
         /// [`SharedReceivesConfig::depth`](crate::worker::SharedReceivesConfig::depth).
         depth: u32,
-        /// The slots without those that are kept for leases.
+        /// The slots that are left for receives: all slots minus the slots kept for leases.
         slots: u32,
     },
-    /// There is no usable device: each port with its reason.
+    /// There is no usable device. The text lists each port with the reason.
     NothingUsable(String),
-    /// There is no device of this name: the existing names.
+    /// There is no device of this name.
     NoSuchDevice {
-        /// The name asked for.
+        /// The requested name.
         device: String,
-        /// The devices there are.
+        /// The names of the existing devices.
         known: Vec<String>,
     },
-    /// The system call for random bytes failed: its errno.
+    /// The system call for random bytes failed with this errno.
     Entropy(i32),
-    /// The system could not start a thread: its errno.
+    /// The system could not start a thread; the value is the errno.
     Thread(i32),
 }
 
@@ -111,113 +111,113 @@ impl From<SettingError> for NodeError {
 pub enum ConnectError {
     /// The handshake failed: its stage, the cause, and whose fault it is.
     Handshake(HandshakeError),
-    /// No rail of this side reaches a rail of the peer: the reason for each.
+    /// No rail of this side reaches a rail of the peer. The report has the reason for each rail.
     NoRoute(NoRoute),
     /// The TCP socket failed.
     Tcp(io::Error),
     /// No TCP connection to this address was established in time: the host is down, or a firewall drops the packets.
     Unanswered(SocketAddr),
-    /// The device refused.
+    /// A call of the device failed.
     Provider(ProviderError),
     /// The port scan had no result before the deadline: a device does not answer, or the machine is overloaded.
     PortsTimedOut,
     /// The completion queues have too few free entries for a channel of this depth.
     NoRoom {
-        /// Sends there is room for.
+        /// The free entries for send completions.
         sends_left: u32,
-        /// Receives there is room for.
+        /// The free entries for receive completions.
         receives_left: u32,
     },
-    /// The receives that the channels of the Worker share have no room for its share.
+    /// The Worker's shared receives have too few receives left for the channel.
     NoShare {
-        /// Receives there are that no channel has a share in.
+        /// The shared receives that are not reserved for a channel.
         receives_left: u32,
-        /// Receives the channel is to have.
+        /// The receives that the channel needs.
         receives_needed: u32,
     },
-    /// The Worker has too few slots for the receives of another channel, beside those kept for leases
-    /// ([`WorkerConfig::lease_share_percent`](crate::WorkerConfig)). Channels that are closed give theirs back.
+    /// The Worker has too few slots for the receives of another channel. Slots kept for leases
+    /// ([`WorkerConfig::lease_share_percent`](crate::WorkerConfig)) do not count. A closed channel gives its slots back.
     NoSlots {
-        /// Receives there are slots for.
+        /// The number of further receives that there are slots for.
         receives_left: u32,
         /// All slots of the Worker.
         slots: u32,
-        /// The slots of these that are kept for leases.
+        /// The number of these slots that are kept for leases.
         leases_kept: u32,
     },
     /// The Worker has slots for all receives of the channel, but too few of them are free now: the others are leased.
     NoMemory,
     /// There is no memory for the cells of the channel ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
     Cells(MemoryError),
-    /// The Worker has as many channels as it was made for.
+    /// The Worker already has `channels_max` channels.
     TooManyChannels {
         /// [`WorkerConfig::channels_max`](crate::WorkerConfig).
         channels_max: u32,
     },
-    /// The Worker has as many channels of peers from this address as one may have.
+    /// The peers at this address already have `channels_per_address` channels on the Worker.
     TooManyChannelsFrom {
         /// The address of the peers.
         address: IpAddr,
         /// [`WorkerConfig::channels_per_address`](crate::WorkerConfig).
         channels_per_address: u32,
     },
-    /// No peer was connected in time.
+    /// No peer connected before the deadline.
     TimedOut {
-        /// Why the last one that tried was not.
+        /// The failure of the last attempt, if any peer tried.
         last_failure: Option<Box<ConnectError>>,
     },
-    /// The Workers are not those the handshake began with: they were given in another order,
-    /// or others were.
+    /// The call got other Workers than the handshake began with, or the same Workers in another order.
     OtherWorkers,
-    /// As many connections as may be wait to be accepted, or are about to.
+    /// The queue of connections that wait to be accepted is full. Connections in progress that reserved a place count, too.
     TooManyUnaccepted {
-        /// The connections there is room for: [`HandshakeLimits::unaccepted`](crate::connect::HandshakeLimits).
+        /// The capacity of the queue: [`HandshakeLimits::unaccepted`](crate::connect::HandshakeLimits).
         unaccepted: usize,
     },
-    /// Handshakes from this address that are not finished, or from its network, hold as much as they leave to others.
+    /// Unfinished handshakes from this address already hold as much of a scarce resource as is left for all other addresses. If other
+    /// IPv6 addresses of its /64 network have unfinished handshakes, the last place is refused, too.
     TooManyUnfinishedFrom {
         /// The address of the peer.
         address: IpAddr,
-        /// The unfinished handshakes from it.
+        /// The number of unfinished handshakes from this address.
         unfinished: usize,
-        /// The handshakes that there is room for beside them.
+        /// The number of further handshakes that there is room for, from all addresses.
         room: usize,
     },
-    /// There are as many links as there may be, those included that peers are on their way to begin.
+    /// There are already `links_max` links. Links that peers are about to begin count, too.
     TooManyLinks {
         /// [`LinkConfig::links_max`](crate::link::LinkConfig).
         links_max: u32,
     },
-    /// The peer has begun as many links from this address as one may.
+    /// Peers at this address have already begun `links_per_address` links.
     TooManyLinksFrom {
         /// The address of the peer.
         address: IpAddr,
         /// [`LinkConfig::links_per_address`](crate::link::LinkConfig).
         links_per_address: u32,
     },
-    /// The handshakes are over, and none of their connections is left: none comes any more.
+    /// The listener is closed, and all its connections were accepted. No further connection will come.
     ListenerClosed,
-    /// One of the Workers is another Node's: of another trust domain.
+    /// A Worker belongs to another Node, and so to another trust domain.
     OtherTrust,
-    /// The peer, or its rail, is at an address that is in none of the subnets peers are taken from.
+    /// The address of the peer or of its rail is outside all allowed subnets ([`Trust::only_from`](crate::Trust::only_from)).
     NotAllowed(IpAddr),
-    /// There is nothing to advertise: no usable rail on the Workers' devices.
+    /// The Workers' devices have no usable rail to advertise.
     NoRails,
-    /// The port of the rail cannot be queried any more. Other ports can be used.
+    /// The port of the rail could not be queried. Other ports may still be usable.
     Port(LookFailure),
-    /// The address of a listener has port 0, at which nobody can listen.
+    /// The address of a listener has port 0, which is no port to connect to.
     NoPort(SocketAddr),
-    /// The peer advertises IPv6 link-local addresses alone, and its handle does not say by which interface they are reached.
+    /// The peer advertises only IPv6 link-local addresses, and its handle does not name the interface that reaches them.
     OnlyLinkLocal,
     /// The configuration cannot be sent to a peer.
     Configuration(Misuse),
     /// Caller misuse: a setting of [`ChannelConfig`](crate::ChannelConfig) is out of its range.
     Setting(SettingError),
-    /// The call does not fit the object it was made on: what was called, and what to call.
+    /// The call does not fit the object that it was made on. The text names the call, and the call to use instead.
     Misuse(&'static str),
-    /// A state that doorbell's own code rules out. The text names it for a bug report.
+    /// A state that doorbell's own code rules out. The text describes the state for a bug report.
     Unreachable(&'static str),
-    /// The system call for random bytes failed: its errno.
+    /// The system call for random bytes failed with this errno.
     Entropy(i32),
 }
 
@@ -375,15 +375,15 @@ impl From<NoRails> for ConnectError {
     }
 }
 
-/// No rail of ours reaches one of the peer's: each with its reason.
+/// Report that no rail of this side reaches a rail of the peer, with the reason for each local rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NoRoute {
-    /// Our rails, as device, port and address where it has one.
+    /// The local rails: device, port and address, if the rail has one; and the reason why the rail was not chosen.
     pub ours: Vec<(String, NotChosen)>,
-    /// Ports of ours that could not be looked at: device, port and the device's error.
+    /// The local ports that could not be queried: device, port and the device's error.
     pub failed: Vec<String>,
-    /// The addresses the peer advertises.
+    /// The addresses that the peer advertises.
     pub peers: Vec<String>,
 }
 
@@ -403,5 +403,5 @@ impl fmt::Display for NoRoute {
 
 impl core::error::Error for NoRoute {}
 
-/// The error number of a network without random bytes.
+/// The errno of a network that could not supply random bytes.
 pub(crate) struct Unrandom(pub(crate) i32);

@@ -1,8 +1,8 @@
-//! Memory that two processes map, and rings in it: for processes of one host that do not trust each other.
+//! Memory shared by two processes of one host that do not trust each other, and rings in that memory.
 //!
-//! [`SharedMemory`] and [`SharedArena`] are sealed memfds. A [`SharedRing`] lies in the words of a [`SharedMemory`]: one process has its
-//! [`SharedProducer`], the other its [`SharedConsumer`]. A process that is about to sleep announces it at a flag, so that the other
-//! wakes it only then.
+//! [`SharedMemory`] and [`SharedArena`] are sealed memfds. A [`SharedRing`] uses the words of a [`SharedMemory`]: one process holds the
+//! [`SharedProducer`], the other the [`SharedConsumer`]. A process that is about to sleep sets a flag. The other process wakes it only
+//! if the flag is set.
 //!
 //! ```
 //! use doorbell::interprocess::{SharedConsumer, SharedMemory, SharedProducer, SharedRing};

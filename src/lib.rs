@@ -1,30 +1,30 @@
 //! An RDMA stack for engines: messages and one-sided access over reliable connections, with a
 //! data path that never allocates and a safe API that is sound.
 //!
-//! A [`Node`] is a host's RDMA stack. A [`Worker`] is one thread's owner of completion queues,
-//! registered memory and [`Channel`]s on one device. A [`Listener`] hands out a
-//! [`Handle`]; a peer's [`Node::connect`] takes it and chooses the rail. Everything is
-//! generic over the traits of [`provider`]; [`Rdma`], on libibverbs, is the default.
+//! A [`Node`] is a host's RDMA stack. A [`Worker`] belongs to one thread and one device. It owns completion queues,
+//! registered memory and [`Channel`]s. A [`Listener`] hands out a [`Handle`]. A peer passes the handle to
+//! [`Node::connect`], which chooses the rail. Everything is generic over the traits of [`provider`]; the default
+//! provider is [`Rdma`], which uses libibverbs.
 //!
-//! The root has the names of a first program. Each module exports its subject whole, those names included:
+//! The crate root exports the names that most programs need. Each module exports all names of its subject:
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`connect`] | Nodes, listeners, connections that are polled or made on threads, and their errors |
+//! | [`connect`] | Nodes, listeners, connecting and accepting by polling or on threads, and their errors |
 //! | [`worker`] | Workers and their halves, channels, batches, leases, windows, rings, submitters, events |
-//! | [`memory`] | regions, registration caches and GPU memory of the engine's own |
+//! | [`memory`] | regions, registration caches, and the engine's own GPU memory |
 //! | [`requests`] | requests and answers with deadlines, over a channel or a link |
 //! | [`link`] | one ordered stream of messages to a peer over all rails that reach it |
-//! | [`mesh`] | members by rank, messages through others, collectives |
-//! | [`rails`] | ports and addresses that are used, and pairs of them |
-//! | [`trust`] | keys, and peers that are trusted |
+//! | [`mesh`] | members by rank, relayed messages, collectives |
+//! | [`rails`] | the ports and addresses that are used, and how they are paired with those of a peer |
+//! | [`trust`] | keys, and the peers that a Node trusts |
 //! | [`wire`] | handles and frames, parsed in place |
-//! | [`interprocess`] | memory that two processes map, and rings in it |
+//! | [`interprocess`] | memory shared by two processes, and rings in it |
 //! | [`provider`] | the traits of devices, memory and networks, and the units of verbs |
 //!
-//! Other packages have settings, topology and metrics (`doorbell-operation`), events in tokio (`doorbell-tokio`), the node daemon
+//! Other packages contain settings, topology and metrics (`doorbell-operation`), support for tokio (`doorbell-tokio`), the node daemon
 //! (`doorbell-daemon`), the broker for sandboxes (`doorbell-broker`), the plugin for NCCL (`doorbell-nccl`), the simulator
-//! (`doorbell-sim`) and the program (`doorbell-program`).
+//! (`doorbell-sim`) and the command `doorbell` (`doorbell-program`).
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -1,7 +1,8 @@
-//! The traits that a device, its memory and a network are reached by; the units of verbs; reports of ports and devices; placement of memory.
+//! The traits of devices, memory and networks; the units of verbs; reports of ports and devices; placement of memory.
 //!
-//! [`Provider`] is implemented by [`Rdma`] on libibverbs and by the simulated fabric. [`Network`] is what opens
-//! connections for handshakes. Code that is generic over both runs on a card, in the simulator and on the fake.
+//! [`Rdma`] implements [`Provider`] on libibverbs, and the simulated fabric implements it, too. [`Network`] opens the stream
+//! connections for handshakes. Code that is generic over both traits runs on a real device and in the simulator. With [`Rdma`] it
+//! also runs on the fake libibverbs of the tests.
 
 pub use doorbell_core::address::{ParsePrefixError, PrefixError};
 pub use doorbell_core::handshake::{Io, IoError};

@@ -1,3 +1,3 @@
-//! Formats on the wire: the handle, and the frames of handshakes, links and rings, each parsed in place and checked.
+//! Wire formats: the handle, and the frames of handshakes, links and rings. Each is parsed in place and checked.
 
 pub use doorbell_core::wire::*;

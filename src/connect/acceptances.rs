@@ -1,4 +1,4 @@
-//! Connections whose handshakes were done elsewhere, as one Worker's thread accepts them.
+//! Accepting on a Worker's thread, while the handshakes run on another thread.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -23,16 +23,16 @@ use crate::worker::channel::ChannelId;
 /// Accepts connections of one Worker whose handshakes run on another thread
 /// ([`Listener::background`](crate::Listener::background)).
 ///
-/// Poll it from the Worker's thread, as often as the Worker: handshakes ask it for places, too. If there is nothing to
-/// do, that is a look at three words. A place takes microseconds: the room in the completion queues, and memory for
-/// the receives. No device is called.
+/// Poll it on the Worker's thread, as often as the Worker itself: handshakes also request places there. If there is nothing to do,
+/// a poll reads three words. Granting a place takes microseconds: it reserves entries of the completion queues and memory for the
+/// receives. It makes no slow call of a device.
 ///
-/// Dropped, it accepts no more: peers whose handshakes were accepted meanwhile see their connection fail.
+/// After a drop nothing more is accepted. Peers whose connections were not accepted see them fail.
 pub struct Acceptances<P: Provider = Rdma> {
     admission: Arc<Admission<P>>,
     counts: Arc<Counts>,
     reaper: Reaper,
-    /// The handle that leads peers to the listener, and where it listens.
+    /// The handle and the TCP address of the listener.
     way: (Handle, SocketAddr),
 }
 
@@ -51,23 +51,22 @@ impl<P: Provider> Acceptances<P> {
         }
     }
 
-    /// The handle that led peers to the listener when it was bound, and where it listens.
+    /// Returns the handle of the listener, as it was bound, and its TCP address.
     pub(crate) const fn way(&self) -> (Handle, SocketAddr) {
         self.way
     }
 
-    /// Grants the place that was asked for first, and accepts the connection that was first done, if there are
-    /// any. Never waits.
+    /// Grants the oldest requested place, and accepts the oldest finished connection, if there are any. Never waits.
     ///
     /// # Errors
-    /// It is not the Worker it came with ([`ConnectError::OtherWorkers`]), or the handshakes are over and none of
-    /// their connections is left ([`ConnectError::ListenerClosed`]).
+    /// `worker` is not the Worker that this was made for ([`ConnectError::OtherWorkers`]), or the listener has ended and all its
+    /// connections were accepted ([`ConnectError::ListenerClosed`]).
     #[inline]
     pub fn poll_accept(&mut self, worker: &mut Worker<P>) -> Result<Option<ChannelId>, ConnectError> {
         self.poll_accept_where(worker, PeerRequest::reserve)
     }
 
-    /// Polls as [`Acceptances::poll_accept`] does; `grant` decides whether a place is to be had.
+    /// Polls as [`Acceptances::poll_accept`] does; `grant` grants or refuses the place.
     #[inline]
     pub(crate) fn poll_accept_where(
         &mut self,
@@ -77,7 +76,7 @@ impl<P: Provider> Acceptances<P> {
         self.admission.poll(worker, grant)
     }
 
-    /// Whether a place is asked for, which the next poll grants.
+    /// Whether a handshake requests a place. The next poll answers it.
     pub(crate) fn is_asked(&self) -> bool {
         self.admission.is_asked()
     }
@@ -85,8 +84,8 @@ impl<P: Provider> Acceptances<P> {
     /// Waits for one connection. The Worker is not polled meanwhile.
     ///
     /// # Errors
-    /// As for [`Acceptances::poll_accept`]; or there was none by the deadline ([`ConnectError::TimedOut`], with why
-    /// the last handshake failed, if any did); or its handshakes have no thread of their own, and are polled.
+    /// As for [`Acceptances::poll_accept`]. [`ConnectError::TimedOut`] if there was no connection by the deadline, with the last failure,
+    /// if there was one. [`ConnectError::Misuse`] if the handshakes are polled and so have no thread.
     pub fn accept(&mut self, worker: &mut Worker<P>, deadline: Deadline) -> Result<ChannelId, ConnectError> {
         let admission = &self.admission;
         let rest = |worker: &mut Worker<P>| {
@@ -107,8 +106,8 @@ impl<P: Provider> Acceptances<P> {
         })
     }
 
-    /// The descriptor that an event loop watches for input, to poll then until there is no more. `None` where the handshakes have no
-    /// thread of their own.
+    /// Returns the descriptor that an event loop watches for input. When it is readable, call [`Acceptances::poll_accept`] until that
+    /// returns `None`. There is no descriptor if the handshakes have no separate thread.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.admission.descriptor()
@@ -119,7 +118,7 @@ impl<P: Provider> Acceptances<P> {
         self.counts.take_failure()
     }
 
-    /// The counts of the handshakes so far, for all Workers together.
+    /// Returns the counts of handshakes by outcome, for all Workers together.
     #[must_use]
     pub fn counts(&self) -> HandshakeCounts {
         self.counts.snapshot()

@@ -1,6 +1,6 @@
-//! The listening side of one connection: the handshake's answers, made of rails and queue pairs.
+//! The accepting side of one handshake: which rails it offers, and which queue pair it needs.
 //!
-//! No socket and no clock is here: both come with each poll.
+//! This file uses no socket and no clock: the caller passes the stream and the time to each poll.
 
 use core::net::IpAddr;
 use doorbell_core::handshake::{Established, Io, Responder, ResponderConfig, Step};
@@ -30,11 +30,11 @@ pub(crate) struct Answer {
 
 /// Next step that an answer needs.
 pub(crate) enum Next {
-    /// Bytes of the peer, or room for ours.
+    /// Waits for bytes of the peer, or for room in the stream.
     Nothing,
-    /// A queue pair, connected to this one: repeated until there is one, or it is refused.
+    /// Needs a queue pair that is connected to the peer's. Each poll returns this step until [`Answer::accept`] or [`Answer::reject`].
     QueuePair(PeerRequest),
-    /// Nothing more: both sides are ready.
+    /// Both sides are ready: the channel can be admitted.
     Admission(Established),
 }
 
@@ -43,17 +43,17 @@ pub(crate) enum Next {
 pub(crate) struct PeerRequest {
     pub(crate) requested: Requested,
     pub(crate) peer: Endpoint,
-    /// The process that it is.
+    /// The instance of the peer's process.
     pub(crate) peer_instance: Option<InstanceId>,
-    /// Source address of its stream, which the peer cannot forge as it can its list of rails.
+    /// Source address of the TCP stream. A peer can forge its list of rails, but not this address.
     pub(crate) from: IpAddr,
 }
 
 impl PeerRequest {
-    /// Takes all from the Worker that the channel needs.
+    /// Reserves everything on the Worker that the channel needs, memory for the receives included.
     ///
     /// # Errors
-    /// The Worker has no room for it.
+    /// The Worker has no room for the channel.
     pub(crate) fn reserve<P: Provider>(&self, worker: &mut Worker<P>) -> Result<Reserved<P>, ConnectError> {
         let mut requested = self.requested;
         if let Some(classes) = &worker.classes {
@@ -66,7 +66,7 @@ impl PeerRequest {
 }
 
 impl Answer {
-    /// The handshake with a peer whose stream comes from this address.
+    /// Begins the handshake with a peer whose stream comes from this address.
     pub(crate) fn new<N: Network>(
         network: &N,
         instance: InstanceId,
@@ -93,20 +93,20 @@ impl Answer {
         })
     }
 
-    /// When to poll again at the latest.
+    /// Returns the latest time of the next poll.
     pub(crate) fn deadline(&self) -> Deadline {
         self.machine.deadline()
     }
 
-    /// Whether to wait for room to write, too.
+    /// Whether bytes wait for room in the stream.
     pub(crate) fn has_unsent(&self) -> bool {
         self.machine.has_unsent()
     }
 
-    /// Moves as far as it can.
+    /// Advances the handshake as far as possible, and returns the next step.
     ///
     /// # Errors
-    /// It came to nothing. The peer was notified, as far as the stream still took the frame.
+    /// The handshake failed. The peer gets a Reject, if the stream accepts the frame.
     pub(crate) fn poll(&mut self, now: Instant, io: &mut impl Io) -> Result<Next, ConnectError> {
         match self.machine.poll(now, io) {
             Step::Prepare(prepare) => {
@@ -136,12 +136,12 @@ impl Answer {
         }
     }
 
-    /// Answers [`Next::QueuePair`]: this is the one.
+    /// Answers [`Next::QueuePair`] with the endpoint of the queue pair.
     pub(crate) fn accept(&mut self, now: Instant, local: Endpoint) -> Result<(), ConnectError> {
         Ok(self.machine.accept(now, local)?)
     }
 
-    /// Gives up, and notifies the peer, as far as the stream takes the frame.
+    /// Gives up, and sends this Reject to the peer, if the stream accepts the frame.
     pub(crate) fn reject(&mut self, now: Instant, io: &mut impl Io, reject: Reject) {
         if self.machine.reject(reject).is_ok() {
             self.machine.poll(now, io);

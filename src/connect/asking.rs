@@ -1,4 +1,4 @@
-//! Asking a listener that is known by its address alone for its handle: who it is, and by which rails it is reached now.
+//! Asking a listener at a TCP address for its handle: its instance, and the rails that reach it now.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -19,8 +19,8 @@ use crate::trust::Trust;
 
 /// A query for the handle of a listener, which advances when it is polled, and never blocks.
 ///
-/// It is the beginning of a handshake, which ends once the listener has said by which rails it is reached: with the proof of
-/// its key, where there are keys. The asking side has no rail yet, and the listener makes nothing for it.
+/// The query is the beginning of a handshake. It ends when the listener has sent its rails, and has proven its key, if keys are used.
+/// The asking side needs no rail, and the listener makes no queue pair for it.
 #[must_use = "it advances by being polled"]
 pub struct Asking<N: Network = Tcp> {
     machine: Initiator<Trust>,
@@ -30,11 +30,11 @@ pub struct Asking<N: Network = Tcp> {
 }
 
 impl<P: Provider, N: Network> Node<P, N> {
-    /// Begins to ask the listener at a TCP address for its handle, as it is now. Linking to it by the handle goes over all
-    /// rails that reach it, whichever network the address is of.
+    /// Begins to ask the listener at a TCP address for its current handle. A link made with the handle uses all rails that reach the
+    /// listener, independent of the network of the address.
     ///
     /// # Errors
-    /// The address is not one that is trusted, or the network refuses at once.
+    /// The address is outside the trusted subnets or has port 0, or the network refuses at once.
     pub fn begin_ask(&self, to: SocketAddr, deadline: Deadline) -> Result<Asking<N>, ConnectError> {
         let trust = self.trust();
         trust.check_address(to.ip())?;
@@ -61,16 +61,17 @@ impl<P: Provider, N: Network> Node<P, N> {
 }
 
 impl<N: Network> Asking<N> {
-    /// Goes on as far as it can without waiting; the outcome once there is one, and nothing behind it.
+    /// Advances the query without waiting. Returns `None` until there is an outcome, and then the outcome. Do not poll again after the
+    /// outcome.
     ///
     /// # Errors
-    /// Nobody answered, or what answered is no listener that is trusted.
+    /// Nobody answered, or the answer did not come from a trusted listener.
     pub fn poll<P: Provider>(&mut self, node: &Node<P, N>) -> Option<Result<Handle, ConnectError>> {
         let now = node.network().now();
         match self.machine.poll(now, &mut self.stream) {
             Step::ChooseRail => {
                 let handle = self.handle();
-                // The peer has answered; if no Reject can be sent any more, it sees the stream end.
+                // The answer is complete. If the Reject cannot be sent, the peer sees the stream end.
                 if self.machine.reject(Reject::new(RejectReason::CLOSING)).is_ok() {
                     self.machine.poll(now, &mut self.stream);
                 }
@@ -90,18 +91,18 @@ impl<N: Network> Asking<N> {
         Ok(handle_with(self.port, instance, rails)?)
     }
 
-    /// All rails of who answered, those too that the handle has no room for.
+    /// Returns all rails of the listener, including rails that do not fit into the handle.
     pub(crate) fn rails(&self) -> &[AdvertisedRail] {
         self.machine.peer_rails()
     }
 
-    /// When to poll again at the latest, whatever comes.
+    /// Returns the latest time of the next poll.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         self.machine.deadline()
     }
 
-    /// Waits until polling may get further, or the deadline.
+    /// Waits until a poll may make progress, or until the deadline.
     ///
     /// # Errors
     /// The network cannot wait.
@@ -110,7 +111,7 @@ impl<N: Network> Asking<N> {
         Ok(node.network().wait(None, stream, self.deadline())?)
     }
 
-    /// The stream.
+    /// Returns the stream to wait for.
     pub(crate) fn waited(&self) -> Waited<'_, N::Stream> {
         Waited {
             stream: &self.stream,

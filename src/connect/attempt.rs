@@ -1,14 +1,15 @@
-//! One attempt at a connection, stage by stage: the same for the side that connects and the side that accepts.
+//! One connection attempt, stage by stage. The connecting side and the accepting side use the same stages.
 //!
 //! | stage | the attempt has | next |
 //! |---|---|---|
 //! | [`Requested`] | a rail and a configuration | [`Requested::reserve`], on the Worker's thread |
-//! | [`Reserved`] | what its Worker promised | [`Reserved::create`], on any thread |
+//! | [`Reserved`] | a place on the Worker, and room in the completion queues | [`Reserved::create`], on any thread |
 //! | [`Created`] | a queue pair in INIT | [`Created::connect`], on any thread |
-//! | [`Connected`] | the queue pair in RTS, its receives posted | [`Connected::finish`], once the peer is ready, too |
-//! | [`Finished`] | the peer's last word | [`Finished::admit`], on the Worker's thread: a channel |
+//! | [`Connected`] | the queue pair in RTS, its receives posted | [`Connected::finish`], when the peer is ready, too |
+//! | [`Finished`] | the negotiated settings | [`Finished::admit`], on the Worker's thread: a channel |
 //!
-//! A dropped attempt undoes everything. Its reservation ends last: then the place on the Worker may be another's.
+//! Dropping an attempt undoes everything. The reservation is dropped last, since afterwards another channel may use the place on the
+//! Worker.
 
 use core::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -41,9 +42,9 @@ use crate::worker::promised::{Promised, Supplied, Supply};
 use crate::worker::submission::Records;
 use crate::worker::{Notice, Reservation};
 
-/// Parent objects of a Worker's queue pairs; other threads may hold them, too.
+/// The objects of a Worker that its queue pairs are made from. Threads that make queue pairs hold them, too.
 struct Parents<P: Provider> {
-    /// The Worker's own: it ends with the Worker.
+    /// Weak, since the cells end with the Worker.
     cells: Weak<Cells<P>>,
     domain: Arc<P::ProtectionDomain>,
     context: Arc<P::Context>,
@@ -51,7 +52,7 @@ struct Parents<P: Provider> {
     slot_bytes: u32,
 }
 
-/// A channel that is wanted on a rail.
+/// A channel that is to be made on a rail.
 #[derive(Clone, Copy)]
 pub(crate) struct Requested {
     pub(crate) rail: NodeRail,
@@ -61,7 +62,8 @@ pub(crate) struct Requested {
 }
 
 impl Requested {
-    /// Takes what the Worker promises; for a peer that connects, from its address. It takes microseconds, and calls no device.
+    /// Reserves a place on the Worker. `from` is the address of a peer that connects, for the limits of one address. The call takes
+    /// microseconds, and calls no device.
     ///
     /// # Errors
     /// As for [`Worker::promise`].
@@ -85,7 +87,7 @@ impl Requested {
         })
     }
 
-    /// With the marks of its class.
+    /// Sets the traffic class and the service level of the configured class.
     fn marked(mut self, classes: Option<&Classes>) -> Self {
         if let Some(classes) = classes {
             let class = classes.class(self.config.class);
@@ -96,9 +98,9 @@ impl Requested {
     }
 }
 
-/// All that a Worker gives to a channel.
+/// An attempt with a place on a Worker.
 pub(crate) struct Reserved<P: Provider> {
-    // Memory goes home before the reservation ends.
+    // Dropped first: the Worker gets the memory back before the reservation ends.
     supply: Option<Supply<P>>,
     promised: Promised<P>,
     parents: Parents<P>,
@@ -106,7 +108,7 @@ pub(crate) struct Reserved<P: Provider> {
 }
 
 impl<P: Provider> Reserved<P> {
-    /// Takes the receives, whose announcements count from `start` on.
+    /// Takes memory for the receives from the Worker. The credit count begins at `start`.
     ///
     /// # Errors
     /// As for [`Worker::supply`].
@@ -115,14 +117,14 @@ impl<P: Provider> Reserved<P> {
         Ok(self)
     }
 
-    /// The reservation exists until this is given up, or the resulting connection is closed.
+    /// Returns the reservation. It lasts until the attempt is dropped, or its channel is closed.
     pub(crate) const fn reservation(&self) -> &Arc<Reservation> {
         &self.promised.reservation
     }
 
-    /// Makes a queue pair in INIT. On any thread: devices take long.
+    /// Makes a queue pair in INIT. It is slow, and may run on any thread.
     pub(crate) fn create(self) -> Result<Created<P>, ConnectError> {
-        // If something below fails, these are dropped in reverse order: the reservation behind all that it covers.
+        // If a call below fails, these variables are dropped in an order that ends the reservation after all that it covers.
         let Self {
             parents,
             requested,
@@ -162,7 +164,7 @@ impl<P: Provider> Reserved<P> {
             )
             .map_err(ConnectError::Cells)?;
         let mut control = parts.control;
-        // The peer announces its receives by WRITE.
+        // The peer announces its receives by an RDMA WRITE.
         let remote = RemoteAccess {
             write: true,
             ..config.remote
@@ -209,21 +211,21 @@ pub(crate) struct Created<P: Provider> {
     supply: Option<Supply<P>>,
     control: P::QueuePair,
     send: P::SendQueue,
-    /// None where its receives are shared.
+    /// `None` if the Worker has shared receives.
     receive: Option<P::ReceiveQueue>,
     word: WindowWord<Arc<P::Window>>,
-    /// Bytes of one request at most, on the port.
+    /// The maximum size of one request on the port, in bytes.
     request_bytes_max: u32,
-    /// Parameters of our side, as the peer gets them.
+    /// The endpoint of this side, as it is sent to the peer.
     pub(crate) local: Endpoint,
     requested: Requested,
     parents: Parents<P>,
-    // Goes last, once the queue pair is gone.
+    // Dropped last, after the queue pair.
     reservation: Arc<Reservation>,
 }
 
 impl<P: Provider> Created<P> {
-    /// Takes the receives from the Worker it was reserved on, as [`Reserved::supply`] does.
+    /// Takes memory for the receives from the Worker of the reservation, as [`Reserved::supply`] does.
     pub(crate) fn supply(&mut self, workers: &mut [Worker<P>], start: u32) -> Result<(), ConnectError> {
         let worker = workers.get_mut(self.requested.rail.worker);
         let worker = worker.ok_or(ConnectError::OtherWorkers)?;
@@ -231,10 +233,10 @@ impl<P: Provider> Created<P> {
         Ok(())
     }
 
-    /// Connects the queue pair to the peer's: RTR, receives, RTS, in this order, so that a receive is there
-    /// before the peer can send. On any thread: a neighbour that does not answer takes seconds.
+    /// Connects the queue pair to the peer's: RTR, receives, RTS, in this order. So receives are posted before the peer can send.
+    /// May run on any thread. If the neighbour does not answer, the call takes seconds.
     pub(crate) fn connect(self, peer: &Endpoint) -> Result<Connected<P>, ConnectError> {
-        // If something below fails, these are dropped in reverse order: the reservation behind all that it covers.
+        // If a call below fails, these variables are dropped in an order that ends the reservation after all that it covers.
         let Self {
             reservation,
             parents,
@@ -323,7 +325,8 @@ impl<P: Provider> Created<P> {
     }
 }
 
-/// Sees to it that the peer may use every receive announced to it; says how many were posted for that.
+/// Makes the receiving half. The queue pair's own receives are posted here; shared receives are already posted. Returns the number of
+/// receives that were posted.
 fn receiving<P: Provider>(
     queue: Option<P::ReceiveQueue>,
     supply: Supply<P>,
@@ -352,35 +355,35 @@ fn receiving<P: Provider>(
             }
             Ok((Receiving::Own(receiver), posted))
         }
-        // They are of one Worker, which has the one or the other.
+        // Queue and supply of one Worker agree: its receives are either shared or not.
         _ => Err(ConnectError::OtherWorkers),
     }
 }
 
-/// An announcement of receives goes inline.
+/// Inline bytes that each queue pair needs, so that it can send the announcement of receives inline.
 const ANNOUNCEMENT_BYTES: u32 = 8;
 
-/// A queue pair in RTS whose peer has not yet said that it is too.
+/// A queue pair in RTS. The peer has not confirmed yet that it is ready, too.
 pub(crate) struct Connected<P: Provider> {
     farewell: FarewellWord<Arc<P::Window>>,
     care: Care,
     port: u8,
     class: u8,
     inline_alone_bytes_max: u16,
-    /// Receives posted on a queue of its own, that are not counted yet.
+    /// Receives that were posted on the queue pair's own queue, and that the Worker's statistics do not count yet.
     posted: u32,
     sender: Sending<P>,
     receiver: Receiving<P>,
     control: P::QueuePair,
-    /// Parameters of our side, as the peer gets them.
+    /// The endpoint of this side, as it is sent to the peer.
     pub(crate) local: Endpoint,
-    /// The index of its Worker among those that connect.
+    /// The index of the Worker in the caller's slice.
     pub(crate) worker: usize,
     reservation: Arc<Reservation>,
 }
 
 impl<P: Provider> Connected<P> {
-    /// Notes that the peer is ready, too: its handshake is finished.
+    /// Records that the peer is ready, too, and the handshake is finished.
     pub(crate) fn finish(self, established: Established) -> Finished<P> {
         self.reservation.note_finished();
         Finished {
@@ -390,7 +393,7 @@ impl<P: Provider> Connected<P> {
     }
 }
 
-/// A queue pair in RTS on both sides, which waits to be admitted.
+/// A queue pair that is in RTS on both sides, and waits to be admitted.
 pub(crate) struct Finished<P: Provider> {
     connected: Connected<P>,
     established: Established,
@@ -400,7 +403,7 @@ impl<P: Provider> Finished<P> {
     /// Admits the channel to its Worker.
     ///
     /// # Errors
-    /// It is not the Worker that it was reserved on.
+    /// The reservation is on another Worker.
     pub(crate) fn admit(self, worker: &mut Worker<P>) -> Result<ChannelId, ConnectError> {
         let Self {
             connected,
@@ -453,7 +456,7 @@ impl<P: Provider> Finished<P> {
     }
 }
 
-/// Reject for a failure of our side; `busy` if there is no room for the peer.
+/// Returns the Reject for a failure of this side. If there is no room for the peer, that is `busy`.
 pub(crate) fn reject_or(error: &ConnectError, busy: Reject) -> Reject {
     let reject = reject_for(error);
     if reject.reason == RejectReason::BUSY {
@@ -462,7 +465,7 @@ pub(crate) fn reject_or(error: &ConnectError, busy: Reject) -> Reject {
     reject
 }
 
-/// Reject for a failure of our side.
+/// Returns the Reject for a failure of this side.
 pub(crate) fn reject_for(error: &ConnectError) -> Reject {
     match error {
         ConnectError::NoRoute(_) | ConnectError::NoRails => Reject::new(RejectReason::NO_COMMON_SUBNET),
@@ -484,7 +487,7 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         | ConnectError::TooManyLinks { .. }
         | ConnectError::TooManyLinksFrom { .. } => Reject::new(RejectReason::BUSY),
         ConnectError::ListenerClosed => Reject::new(RejectReason::CLOSING),
-        // A call of the device panicked, and the peer's settings are no cause.
+        // For example, a call of the device panicked. The peer's parameters are not the cause.
         ConnectError::Unreachable(_) => Reject::new(RejectReason::QUEUE_PAIR),
         _ => Reject::new(RejectReason::PARAMETERS),
     }

@@ -1,4 +1,4 @@
-//! The thread that does the handshakes of a listener.
+//! A listener whose handshakes run on a separate thread.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -23,22 +23,23 @@ use crate::machine::tcp::Tcp;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
 
-/// How long the thread is waited for where it is not stopped but dropped.
+/// How long a drop waits for the thread to end.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How long the thread sleeps where it cannot wait for its streams.
+/// How long the thread sleeps if waiting for its streams fails.
 const NAP: Duration = Duration::from_millis(10);
 
 /// A listener whose handshakes run on a separate thread.
 ///
-/// Dropped, or stopped, it gives up the port and all that is under way; what waits to be accepted still can be.
+/// Stopping or dropping it closes the port and ends all handshakes in progress. Connections that wait to be accepted can still be
+/// accepted.
 pub struct Background {
     handle: Handle,
     address: SocketAddr,
     counts: Arc<Counts>,
     settings: Arc<Mutex<Settings>>,
     stop: Arc<Stop>,
-    /// Disconnected once all of it is gone.
+    /// Disconnected when the thread has dropped everything.
     over: mpsc::Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -50,7 +51,7 @@ struct Stop {
 }
 
 impl Background {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     /// The system gave no thread, or no descriptor.
@@ -112,21 +113,21 @@ impl Background {
         self.counts.take_failure()
     }
 
-    /// Gives the channels of peers that come from now on another configuration. Handshakes under way go on with
-    /// the one they began with.
+    /// Sets the configuration for channels of peers that connect from now on. Handshakes in progress keep the configuration that
+    /// they began with.
     pub fn reconfigure(&self, config: &ChannelConfig) {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Settings::new(config);
     }
 
-    /// Ends the listener, and waits until all is gone: the port, the handshakes under way, and the threads. Returns whether
-    /// that is so by the deadline. Else it goes on ending by itself, no longer than a call of the device takes. The remains of
-    /// failed handshakes are left to the reaper: [`Node::settle`](crate::Node::settle) waits for that.
+    /// Ends the listener, and waits until the port is closed, all handshakes have ended and the threads have exited. Returns whether
+    /// this was done by the deadline. Otherwise the threads end by themselves, as soon as the current calls of the device return.
+    /// Queue pairs of failed handshakes are destroyed on another thread: [`Node::settle`](crate::Node::settle) waits for that.
     pub fn stop(mut self, deadline: Deadline) -> bool {
         self.end(deadline.remaining(Tcp.now()))
     }
 
     fn end(&mut self, patience: Duration) -> bool {
-        // Relaxed: waking orders it.
+        // Relaxed: the system calls of waking and of waiting order this store before the load.
         self.stop.is_asked.store(1, Ordering::Relaxed);
         self.stop.waker.iter().for_each(Waker::wake_by_ref);
         let is_over = self.over.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Disconnected);
@@ -139,15 +140,15 @@ impl Background {
 
 fn run<P: Provider>(mut handshakes: Handshakes<P, Tcp>, stop: &Stop) {
     loop {
-        // It collects what woke it, so what it was woken for is looked at behind that.
+        // The poll consumes the wake-up. So the flag is loaded after the poll.
         handshakes.poll();
-        // Relaxed: see where it is stored.
+        // Relaxed: see the store.
         if stop.is_asked.load(Ordering::Relaxed) != 0 {
             break;
         }
         let deadline = Deadline::after(Tcp.now(), Duration::MAX);
         if handshakes.wait(deadline).is_err() {
-            // Out of memory, perhaps.
+            // For example, the system is out of memory.
             thread::sleep(NAP);
         }
     }

@@ -1,4 +1,4 @@
-//! Two hosts of a simulated fabric with a channel between them, for tests within the library.
+//! Two hosts of a simulated fabric with a channel between them, for unit tests.
 
 use core::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::worker::config::{ChannelConfig, WorkerConfig};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// One of them.
+/// One of the hosts.
 pub(crate) struct Side {
-    /// Kept, since the Workers are its own.
+    /// Keeps the Node of the Workers alive.
     _node: Node<Host, Host>,
     pub(crate) workers: Vec<Worker<Host>>,
     pub(crate) channel: ChannelId,
@@ -31,7 +31,7 @@ fn host(fabric: &Fabric, name: &str, address: &str) -> (Node<Host, Host>, Vec<Wo
     (node, workers)
 }
 
-/// The side that listens, and the one that connected.
+/// Returns the listening side and the connecting side.
 pub(crate) fn connected(fabric: &Fabric, config: &ChannelConfig) -> [Side; 2] {
     let (server, mut ours) = host(fabric, "server", "10.0.0.1");
     let (client, mut theirs) = host(fabric, "client", "10.0.0.2");

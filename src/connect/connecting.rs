@@ -1,4 +1,4 @@
-//! A connection that is being made, by polling; and the loop over it that blocks.
+//! Connecting by polling ([`Connecting`]), and the blocking calls on top of it.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -25,13 +25,13 @@ use crate::rails::Rails;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
 
-/// A connection attempt to a listener, which advances when it is polled. A poll never waits for the peer. On a [`Node::open`] it
-/// does not wait for the device either: helper threads scan the ports, and make and connect the queue pair.
+/// A connection attempt to a listener, which advances when it is polled. A poll never waits for the peer. With a Node of
+/// [`Node::open`] it does not wait for the device either: helper threads scan the ports, and make and connect the queue pair.
 ///
-/// The Workers may be polled meanwhile. The peer knows first that the connection stands, and may send at once: what
-/// comes before [`Connecting::poll`] said so is reported by the first poll of its Worker afterwards.
+/// The Workers may be polled meanwhile. The peer may send before [`Connecting::poll`] returns the connection. Such messages are
+/// reported by the first poll of the Worker afterwards.
 ///
-/// Dropped before it is there, it undoes what it made, beside this thread too; the peer sees the stream end.
+/// Dropping an unfinished attempt undoes it, also on the helper threads. The peer sees the stream end.
 #[must_use = "it advances by being polled"]
 pub struct Connecting<P: Provider = Rdma, N: Network = Tcp> {
     stage: ConnectingState<P, N>,
@@ -39,17 +39,17 @@ pub struct Connecting<P: Provider = Rdma, N: Network = Tcp> {
     patience: Patience,
 }
 
-/// How long it may take.
+/// The time limit of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
-    /// All of it, the look at our ports too.
+    /// A deadline for the whole attempt, including the scan of the local ports.
     Until(Deadline),
-    /// From when our ports were looked at, which is not the peer's time.
+    /// A time from the end of the scan on. The scan itself has [`SCANNED_WITHIN`].
     OnceScanned(Duration),
 }
 
 enum ConnectingState<P: Provider, N: Network> {
-    /// The ports are being looked at, by a thread that raises this.
+    /// A thread scans the local ports, and raises the signal at the end.
     Scanning(PendingScan, Box<Aim>, Arc<Signal>),
     Dialing(Box<Dialing<P, N>>),
 }
@@ -61,13 +61,13 @@ struct Dialing<P: Provider, N: Network> {
     deadline: Deadline,
 }
 
-/// The destination, before the ports were looked at.
+/// The destination of an attempt.
 pub(crate) enum Aim {
-    /// The listener that handed this out, over whichever rail is best.
+    /// The listener that handed out this handle, over the best rail.
     Listener(Handle),
-    /// Any listener there.
+    /// Any listener at this TCP address.
     Address(SocketAddr),
-    /// One rail of the listener's, over one port of ours.
+    /// One rail of the listener, over one local port.
     Rail {
         handle: Handle,
         device: String,
@@ -77,7 +77,7 @@ pub(crate) enum Aim {
 }
 
 impl Aim {
-    /// The way there, and where it begins.
+    /// Returns the way to the destination, and the TCP address to connect to.
     fn way(&self, rails: Rails) -> Result<(Way, SocketAddr), ConnectError> {
         let (rails, to, listener, only) = match self {
             Self::Listener(handle) => {
@@ -110,9 +110,9 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// [`Connecting::poll`] advances it.
     ///
     /// # Errors
-    /// A Worker is another Node's, or the system gave no descriptor. Later errors are reported by [`Connecting::poll`]: no rail
-    /// reaches the listener, or a device or the network refuses at once. On a Node without threads that look, this call reports
-    /// them.
+    /// A setting is out of its range, a Worker belongs to another Node, or the system gave no descriptor. [`Connecting::poll`] reports
+    /// later errors: no rail reaches the listener, or a device or the network refuses at once. On a Node without threads, this call
+    /// reports these, too.
     pub fn begin_connect(
         &self,
         workers: &[Worker<P>],
@@ -196,7 +196,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// devices that reaches it best.
     ///
     /// # Errors
-    /// No rail reaches it, it does not answer by the deadline, it refuses, or a device does.
+    /// No rail reaches the listener, it does not answer by the deadline, it rejects the connection, or a call of a device fails.
     pub fn connect(
         &self,
         workers: &mut [Worker<P>],
@@ -225,8 +225,8 @@ impl<P: Provider, N: Network> Node<P, N> {
 }
 
 impl<P: Provider, N: Network> Connecting<P, N> {
-    /// Advances the attempt without waiting. Returns the outcome once there is one, and `None` before and after that. Pass the
-    /// Workers that it began with, in the same order.
+    /// Advances the attempt without waiting. Returns `None` until there is an outcome, and then the outcome. Do not poll again after the
+    /// outcome. Pass the Workers that the attempt began with, in the same order.
     pub fn poll(
         &mut self,
         node: &Node<P, N>,
@@ -264,18 +264,18 @@ impl<P: Provider, N: Network> Connecting<P, N> {
             ..
         } = &mut **dialing;
         match connector.poll(node.network.now(), stream, workers, node.makers())? {
-            // A peer that says nothing is another thing than no answer at all.
+            // No answer to the TCP connection is a different error than a connected peer that says nothing.
             Err(_) if stream.is_connecting() => Some(Err(ConnectError::Unanswered(*to))),
             outcome => Some(outcome),
         }
     }
 
-    /// Begins to dial, if our ports were looked at.
+    /// Begins to dial if the scan of the local ports has ended.
     fn dial_once_scanned(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
         let ConnectingState::Scanning(scan, aim, signal) = &self.stage else {
             return Ok(());
         };
-        // Before the look, so that what is found meanwhile is announced again.
+        // The signal is cleared before the check, so that a scan that ends in between raises it again.
         signal.take();
         if let Some(rails) = scan.take(node, workers) {
             let signal = Some(Arc::clone(signal));
@@ -284,7 +284,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         Ok(())
     }
 
-    /// When to poll again at the latest, whatever comes.
+    /// Returns the latest time of the next poll.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         match &self.stage {
@@ -293,7 +293,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         }
     }
 
-    /// Waits until polling may get further, or the deadline of what goes on now.
+    /// Waits until a poll may make progress, or until [`Connecting::deadline`].
     ///
     /// # Errors
     /// The network cannot wait.
@@ -306,14 +306,14 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         Ok(node.network.wait(None, stream, self.deadline())?)
     }
 
-    /// Whether what is waited for is waited for to take bytes: the stream is not up yet, or there is something unsent.
+    /// Whether to watch [`Connecting::descriptor`] for output, too: the stream is not connected yet, or has unsent bytes.
     #[must_use]
     pub fn awaits_room(&self) -> bool {
         let stream = self.waited().filter(|_| self.making().is_none());
         stream.is_some_and(|waited| waited.stream.is_connecting() || waited.has_unsent)
     }
 
-    /// The stream, once there is one.
+    /// Returns the stream to wait for, if there is one already.
     pub(crate) fn waited(&self) -> Option<Waited<'_, N::Stream>> {
         match &self.stage {
             ConnectingState::Scanning(..) => None,
@@ -324,8 +324,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         }
     }
 
-    /// The signal that is raised once a thread of the Node's has done what is waited for, where it is that thread's turn and not the
-    /// peer's.
+    /// Returns the signal that a thread of the Node raises when its work is done. `None` if the attempt waits for the peer instead.
     pub(crate) fn making(&self) -> Option<&Signal> {
         match &self.stage {
             ConnectingState::Scanning(.., signal) => Some(signal),
@@ -344,8 +343,8 @@ impl<P: Provider, N: Network> Connecting<P, N> {
 }
 
 impl<P: Provider> Connecting<P, Tcp> {
-    /// The descriptor that an event loop watches: for input, and for output where [`Connecting::awaits_room`] says so. Ask again
-    /// after each poll: while a thread of the Node's has something to do for it, it is another one than the stream's.
+    /// Returns the descriptor that an event loop watches for input, and for output if [`Connecting::awaits_room`] is true. Call it again
+    /// after each poll: while a thread of the Node works for the attempt, the descriptor is not that of the stream.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.stage {
@@ -358,13 +357,13 @@ impl<P: Provider> Connecting<P, Tcp> {
     }
 }
 
-/// The TCP address to reach a listener at: that of the rail that will be used, where it can
-/// be named without an interface.
+/// Returns the TCP address of a listener: that of the rail that the route selects, or of another rail if that address is link-local. A
+/// link-local address needs an interface, which a handle does not name.
 fn dial_address(rails: &Rails, handle: &Handle) -> Result<SocketAddr, ConnectError> {
     let peer: Vec<_> = handle.rails().iter().collect();
     let routed = match rails.route(&peer) {
         Ok(pair) => peer.get(pair.peer),
-        // The complete list comes with the handshake; any address may lead to it.
+        // The handle lists only a part of the rails. The handshake brings the complete list, over any address.
         Err(_) if handle.has_more() => None,
         Err(no_route) => return Err(no_route.into()),
     };

@@ -1,7 +1,7 @@
-//! The connecting side: the handshake's answers, made of rails and queue pairs.
+//! The connecting side of one handshake: the choice of the rail, and the making of the queue pair.
 //!
-//! No socket and no clock is here: both come with each poll. Slow calls of a device are made by `Makers`, so that polling takes
-//! microseconds. The Worker promises its own resources, and the queue pair is made from them on another thread.
+//! This file uses no socket and no clock: the caller passes the stream and the time to each poll. `Makers` make the slow calls of a
+//! device, so a poll takes microseconds. The Worker reserves its resources, and another thread makes the queue pair from them.
 
 use core::task::Waker;
 use std::sync::Arc;
@@ -34,17 +34,17 @@ pub(crate) struct Connector<P: Provider> {
     rails: Rails,
     config: ChannelConfig,
     psn: Psn,
-    /// The one rail of the peer's it is to go to, where it is not the best that is looked for.
+    /// The required rail of the peer. `None` selects the best rail.
     to: Option<AdvertisedRail>,
-    /// Raised once what is being made is there, where it is made on another thread.
+    /// Raised by the thread that makes or connects the queue pair, at the end. `None` if the polling thread does so.
     signal: Option<Arc<Signal>>,
     stage: ConnectorState<P>,
 }
 
-/// Progress of its queue pair. If the handshake is given up, the reaper destroys the queue pair.
+/// Progress of the queue pair. If the handshake is given up, the reaper destroys the queue pair.
 enum ConnectorState<P: Provider> {
     Started,
-    /// It is being made, for this rail of the peer's.
+    /// The queue pair is being made, for the rail of the peer with this index.
     Creating(u8, Commission<Created<P>>),
     Created(Reaped<Created<P>>),
     Connecting(Commission<Connected<P>>),
@@ -58,12 +58,12 @@ impl<P: Provider> ConnectorState<P> {
     }
 }
 
-/// Whom it goes to, and over what.
+/// The destination of a handshake, and the rails that may be used.
 pub(crate) struct Way {
     pub(crate) rails: Rails,
-    /// The listener that is meant, where it is known.
+    /// The instance of the listener, if it is known.
     pub(crate) listener: Option<InstanceId>,
-    /// The one rail of the peer's it is to go to, and no other.
+    /// The only rail of the peer that may be used. `None` allows all.
     pub(crate) only: Option<AdvertisedRail>,
 }
 
@@ -103,17 +103,18 @@ impl<P: Provider> Connector<P> {
         })
     }
 
-    /// When to poll again at the latest.
+    /// Returns the latest time of the next poll.
     pub(crate) fn deadline(&self) -> Deadline {
         self.machine.deadline()
     }
 
-    /// Whether to wait for room to write, too.
+    /// Whether bytes wait for room in the stream.
     pub(crate) fn has_unsent(&self) -> bool {
         self.machine.has_unsent()
     }
 
-    /// Signal that is raised once the handshake can go on, while it does not wait for the peer.
+    /// Returns the signal to wait for while another thread makes or connects the queue pair. `None` while the handshake waits for the
+    /// peer.
     pub(crate) fn awaited(&self) -> Option<&Signal> {
         let is_making = matches!(
             self.stage,
@@ -126,7 +127,7 @@ impl<P: Provider> Connector<P> {
         self.signal.clone().map(Waker::from)
     }
 
-    /// Moves as far as it can; the outcome once there is one.
+    /// Advances the handshake as far as possible. Returns the outcome when there is one.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
@@ -135,7 +136,7 @@ impl<P: Provider> Connector<P> {
         makers: &Makers,
     ) -> Option<Result<Connection, ConnectError>> {
         if let Some(signal) = &self.signal {
-            // Before the look, so that what is made meanwhile is announced again.
+            // The signal is cleared before the check, so that work that ends in between raises it again.
             signal.take();
         }
         loop {
@@ -159,8 +160,8 @@ impl<P: Provider> Connector<P> {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => {
-                    // The peer gets one Reject, as far as the stream still takes it. The caller gets the cause,
-                    // and not that we gave up.
+                    // The peer gets one Reject, if the stream accepts it. The caller gets the cause of the failure, not the error
+                    // of the rejected handshake.
                     if self.machine.reject(reject_for(&error)).is_ok() {
                         self.machine.poll(now, io);
                     }
@@ -170,7 +171,7 @@ impl<P: Provider> Connector<P> {
         }
     }
 
-    /// Gets on with a queue pair to offer; says whether it is offered.
+    /// Advances the making of a queue pair to offer. Returns whether the offer was made.
     fn offer(
         &mut self,
         now: Instant,
@@ -233,7 +234,7 @@ impl<P: Provider> Connector<P> {
         let Some(to) = self.to else {
             return self.rails.route(peers);
         };
-        // The port may report another speed by now.
+        // Address and GID identify the rail. The speed is not compared: the port may report another speed by now.
         let is_it = |rail: &AdvertisedRail| (rail.address(), rail.gid()) == (to.address(), to.gid());
         let at = peers.iter().position(is_it).unwrap_or(peers.len());
         let one = peers.get(at).map_or(&[][..], core::slice::from_ref);
@@ -242,7 +243,7 @@ impl<P: Provider> Connector<P> {
         Ok(pair)
     }
 
-    /// Gets on with connecting the queue pair to the peer's; says whether it is ready.
+    /// Advances the connecting of the queue pair to the peer's. Returns whether the queue pair is ready.
     fn prepare(
         &mut self,
         now: Instant,
@@ -277,13 +278,13 @@ impl<P: Provider> Connector<P> {
     ) -> Result<ConnectorState<P>, ConnectError> {
         let whom = self.whom()?;
         created.supply(workers, peer.credit.start)?;
-        // Not before: if something above fails, the reaper destroys it.
+        // Unwrapped only here: if a step above fails, the reaper destroys the queue pair.
         let created = Reaped::into_inner(created);
         let connecting = makers.make(whom, self.waker().as_ref(), move || created.connect(&peer));
         Ok(ConnectorState::Connecting(connecting))
     }
 
-    /// The peer whose share of the makers a job counts against: the same one by whichever of its rails it is reached.
+    /// Returns the peer that a job counts for in the limits of [`Makers`]. All rails of one peer count together.
     fn whom(&self) -> Result<Whom, ConnectError> {
         let peer = self.machine.peer_instance();
         peer.map(Whom::Peer).ok_or(ConnectError::Unreachable(

@@ -1,7 +1,7 @@
-//! Flushes: READs to ourselves, which push what a device wrote into another device's memory ahead of them.
+//! Flushes: loopback READs that force received bytes into the memory of another device, such as a GPU.
 //!
-//! A NIC reports a transfer as done when it has sent the bytes on their way over PCIe. To a GPU they may come later than that report
-//! comes to the host. A READ of the same memory by the same NIC cannot pass them, so its end is theirs, too.
+//! A NIC reports a transfer as done when it has issued the writes over PCIe. The report may reach the host before the bytes reach the
+//! GPU. A READ of the same memory by the same NIC cannot overtake these writes, so they have arrived when the READ completes.
 
 use core::fmt;
 use std::collections::BTreeSet;
@@ -24,48 +24,48 @@ use crate::rails::NodeRail;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
 
-/// READs of one device in flight at most.
+/// The maximum number of READs in flight on one device.
 const DEPTH: u32 = 64;
 
-/// Bytes that a READ brings.
+/// The length of a READ in bytes.
 const BYTES: u32 = 1;
 
-/// Channels on the completion queue of a device.
+/// Numbers of the two queue pairs on the completion queue of a device.
 const REQUESTER: u32 = 0;
 const RESPONDER: u32 = 1;
 
-/// Flushes received data to the memory of other devices, such as GPUs: see [`Node::flusher`]. It belongs to one thread, and polls
-/// queues of its own.
+/// Flushes received data to the memory of other devices, such as GPUs: see [`Node::flusher`]. One thread uses it. It has its own
+/// completion queues, separate from the Workers'.
 pub struct Flusher<P: Provider = Rdma> {
-    /// By Worker. `None` if no port of its device can be used.
+    /// One entry for each Worker. `None` if the Worker's device has no usable port.
     rails: Vec<Option<Reaped<Loopback<P>>>>,
     begun: u64,
     failure: Option<WcStatus>,
 }
 
-/// Two queue pairs of a device that are each other's peers.
+/// Two queue pairs of one device that are connected to each other.
 struct Loopback<P: Provider> {
-    // Queue pairs go first.
+    // Fields are dropped in this order: the queue pairs before the completion queue and the memory.
     requester: P::SendQueue,
     _control: P::QueuePair,
     _responder: (P::QueuePair, P::SendQueue),
     queue: P::CompletionQueue,
-    /// The place that READs bring their byte to.
+    /// The local buffer of the READs.
     landing: P::Window,
-    /// READs that are done.
+    /// The number of completed READs.
     done: u64,
 }
 
-/// Memory that can be flushed: one byte of it that the host's own READs may read, by a key that nobody is sent.
+/// Memory that can be flushed. One byte of it is registered for remote reads; the remote key is never sent to a peer.
 pub struct FlushTarget<P: Provider = Rdma>(GrantedRegion<P>);
 
-/// A flush that was begun, of one [`Flusher`].
+/// A flush of one [`Flusher`]. [`Flusher::is_done`] says whether it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flush(u64);
 
 impl<P: Provider> Region<P> {
-    /// Registers the first byte of the region once more with each device, to be read by a [`Flusher`]. Dropping the result
-    /// deregisters it: keep it until its flushes are done. Both may take devices milliseconds.
+    /// Registers the first byte of the region again with each device, so that a [`Flusher`] can read it. Dropping the result
+    /// deregisters the byte: keep the result until its flushes are done. Registering and deregistering may take milliseconds.
     ///
     /// # Errors
     /// A device refused.
@@ -75,11 +75,11 @@ impl<P: Provider> Region<P> {
 }
 
 impl<P: Provider, N: Network> Node<P, N> {
-    /// Makes what flushes memory of other devices: two queue pairs and a queue on each Worker's device, which are connected with each
-    /// other. It takes devices milliseconds. A device without a usable port brings nothing, and has none ([`Flusher::is_complete`]).
+    /// Makes a [`Flusher`]: on each Worker's device, two queue pairs that are connected to each other, and a completion queue. This takes
+    /// milliseconds. A device without a usable port receives no data, so it gets no queue pairs ([`Flusher::is_complete`]).
     ///
     /// # Errors
-    /// A Worker is another Node's, the ports could not be looked at, or a device refused.
+    /// A Worker belongs to another Node, the ports could not be queried, or a call of a device failed.
     pub fn flusher(&self, workers: &[Worker<P>]) -> Result<Flusher<P>, ConnectError> {
         let found = self.worker_rails(workers)?;
         let mut seen = BTreeSet::new();
@@ -102,20 +102,20 @@ impl<P: Provider, N: Network> Node<P, N> {
 }
 
 impl<P: Provider> Flusher<P> {
-    /// Whether each Worker's device takes part. If not, and the port of another device came up, make a new one.
+    /// Whether each Worker's device takes part. If one does not, make a new [`Flusher`] after the port of that device came up.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.rails.iter().all(Option::is_some)
     }
 
-    /// Begins a flush. All bytes that the devices had reported as received before this call are in the memory, in the order in which
-    /// its device shows them, once it is [done](Self::is_done). `None` if as many as can be are under way: poll, and try again.
+    /// Begins a flush. When the flush is [done](Self::is_done), all bytes that the devices reported as received before this call are in
+    /// the memory. Returns `None` if the maximum number of flushes is in progress: poll, and try again.
     ///
     /// # Errors
-    /// A device refused, or the target is of other Workers. This value is of no further use then.
+    /// A call of a device failed, or the target is registered with other Workers. The [`Flusher`] is not usable afterwards.
     ///
     /// # Ordering
-    /// The READs are posted here, behind the completions that were polled before.
+    /// The READs are posted in this call, and so after all completions that were polled before it.
     pub fn begin(&mut self, target: &FlushTarget<P>) -> Result<Option<Flush>, FlushError> {
         if self.rails.iter().flatten().any(|rail| rail.requester.room() == 0) {
             return Ok(None);
@@ -130,10 +130,10 @@ impl<P: Provider> Flusher<P> {
         Ok(Some(Flush(self.begun)))
     }
 
-    /// Takes the READs that are done.
+    /// Polls the completions of the READs.
     ///
     /// # Errors
-    /// A READ failed, or a device cannot be polled. This value is of no further use then: flushes that are not done have failed.
+    /// A READ failed, or a device cannot be polled. The [`Flusher`] is not usable afterwards: all flushes that are not done have failed.
     pub fn poll(&mut self) -> Result<(), FlushError> {
         for rail in self.rails.iter_mut().flatten() {
             let failed = rail.poll()?;
@@ -143,7 +143,7 @@ impl<P: Provider> Flusher<P> {
             .map_or(Ok(()), |status| Err(FlushError::Failed(status)))
     }
 
-    /// The status of the first READ that failed, if any did.
+    /// Returns the status of the first READ that failed, if any failed.
     #[must_use]
     pub const fn failure(&self) -> Option<WcStatus> {
         self.failure
@@ -160,9 +160,9 @@ impl<P: Provider> Flusher<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlushError {
-    /// A device refused a call.
+    /// A call of a device failed.
     Provider(ProviderError),
-    /// A READ was not staged.
+    /// A READ could not be staged.
     Push(PushError),
     /// A READ failed with this status.
     Failed(WcStatus),
@@ -268,11 +268,11 @@ impl<P: Provider> Loopback<P> {
             ..
         } = self;
         let mut failed = None;
-        // No more than the queue's depth are there, since nothing is posted meanwhile.
+        // The loop ends: nothing is posted meanwhile, so at most the queue's depth of completions follow.
         while queue.poll(|completion| match requester.retire(completion, |_, _| {}) {
             Ok(retired) if retired.status == WcStatus::SUCCESS => *done = done.wrapping_add(retired.count()),
             Ok(retired) => failed = failed.or(Some(retired.status)),
-            // It names no READ, so one of them has no end.
+            // The completion belongs to no READ, so a READ will never complete.
             Err(_) => failed = failed.or(Some(WcStatus::GENERAL_ERR)),
         })? > 0
         {}

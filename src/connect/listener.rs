@@ -1,4 +1,4 @@
-//! The listening side: a TCP port, and every handshake that is under way on it.
+//! The listening side: a TCP port, and all handshakes in progress on it.
 
 use core::convert::Infallible;
 use core::fmt;
@@ -28,11 +28,11 @@ use crate::trust::Refusals;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
 
-/// A TCP port at which peers connect, and the handle that leads them there.
+/// A TCP port to which peers connect, and the handle that tells peers its address.
 ///
-/// Handshakes go on side by side and advance while [`Listener::accept`] or [`Listener::poll_accept`] runs. How many
-/// there may be, in all and from one address, is bounded by [`HandshakeLimits`]; with all places taken a peer that has
-/// proven nothing makes room. One that is silent, slow or hostile does not hold up another.
+/// Handshakes run concurrently. They advance while [`Listener::accept`] or [`Listener::poll_accept`] runs. [`HandshakeLimits`] limits
+/// their number, in all and from one address. At a limit, a new peer replaces a peer that has not proven itself yet. A silent, slow or
+/// hostile peer does not delay others.
 pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
     backlog: Backlog<P, N>,
     address: SocketAddr,
@@ -40,7 +40,7 @@ pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
     unaccepted: Unaccepted<P>,
 }
 
-/// Connections that nobody accepts any more are the reaper's.
+/// The queues of connections that wait to be accepted. When this is dropped, the reaper destroys the connections in them.
 struct Unaccepted<P: Provider> {
     admissions: Vec<Arc<Admission<P>>>,
     reaper: Reaper,
@@ -55,13 +55,13 @@ impl<P: Provider> Drop for Unaccepted<P> {
 }
 
 impl<P: Provider, N: Network> Listener<P, N> {
-    /// Listens at `address` (port 0: any free one) for peers of the Workers' devices.
+    /// Listens at `address` for peers that connect to the Workers' devices. Port 0 selects a free port.
     ///
-    /// The handle leads to the port at the rails' own addresses. Listening at another address
-    /// than those, give peers that address instead, for [`Node::connect_at`].
+    /// The handle contains the port and the addresses of the rails. If `address` is not the address of a rail, give peers `address`
+    /// instead of the handle, for [`Node::connect_at`].
     ///
     /// # Errors
-    /// None of the devices has a usable rail, or the port cannot be had.
+    /// None of the devices has a usable rail, or the system refuses to listen at the address.
     pub fn bind(
         node: &Node<P, N>,
         workers: &[Worker<P>],
@@ -71,11 +71,11 @@ impl<P: Provider, N: Network> Listener<P, N> {
         Self::bind_with_limits(node, workers, address, config, &HandshakeLimits::default())
     }
 
-    /// Listens as [`Listener::bind`] does, with other limits of handshakes than the default ones. `making` is not for
-    /// [`Listener::poll_accept`]: there the Node's threads make queue pairs.
+    /// Listens as [`Listener::bind`] does, with these limits on handshakes. [`Listener::poll_accept`] does not use
+    /// [`HandshakeLimits::making`]: there the Node's threads make the queue pairs.
     ///
     /// # Errors
-    /// None of the devices has a usable rail, or the port cannot be had.
+    /// None of the devices has a usable rail, or the system refuses to listen at the address.
     pub fn bind_with_limits(
         node: &Node<P, N>,
         workers: &[Worker<P>],
@@ -105,18 +105,17 @@ impl<P: Provider, N: Network> Listener<P, N> {
         })
     }
 
-    /// Gives the channels of peers that connect from now on another configuration, or other
-    /// Workers of the same devices. Handshakes under way, being of the one before, are broken
-    /// off, and count as failed.
+    /// Sets the configuration for channels of peers that connect from now on. Handshakes in progress are ended, and count as failed.
+    /// Connections that were not accepted yet are dropped. Later calls may pass other Workers of the same devices.
     pub fn reconfigure(&mut self, config: &ChannelConfig) {
         self.backlog.reconfigure(Settings::new(config));
     }
 
-    /// Takes the handshakes off the threads that accept: they advance by polling what this gives, on whichever
-    /// thread, and each Worker's thread accepts by its [`Acceptances`], in the order of the Workers. Slow
-    /// calls of a device are made as by [`Listener::poll_accept`]. Handshakes under way are broken off.
+    /// Separates the handshakes from the threads that accept. The returned [`Handshakes`] are polled on any thread. Each Worker's thread
+    /// accepts with its own [`Acceptances`], which are returned in the order of the Workers. Slow calls of a device are made as for
+    /// [`Listener::poll_accept`]. Handshakes in progress are ended, and connections that were not accepted yet are dropped.
     ///
-    /// The Workers are of the devices it was bound for; of one device there may be several, which have their turns.
+    /// The Workers belong to the devices that the listener was bound for. Several Workers of one device take turns.
     pub fn aside(
         self,
         node: &Arc<Node<P, N>>,
@@ -167,15 +166,15 @@ impl<P: Provider, N: Network> Listener<P, N> {
     }
 
     /// Accepts new TCP streams, advances every handshake, and returns one outcome if there is one: a new channel, or the reason why
-    /// a handshake failed. No peer is waited for, nor, on a [`Node::open`], a device: that node's threads look at the ports for the
-    /// peers that come, and make and connect the queue pairs. Channels of the Workers that are lost close, as [`Worker::tend`] has
-    /// them do, so that their places serve new peers.
+    /// a handshake failed. The call never waits for a peer. With a Node of [`Node::open`] it does not wait for a device either: the
+    /// Node's threads scan the ports, and make and connect the queue pairs. Lost channels of the Workers are closed as by
+    /// [`Worker::tend`], so that new peers can use their places.
     ///
-    /// If the port fails, the handshakes under way go on: each outcome that is there by now is given before the failure is. A
-    /// peer that is rejected since there are too many is no outcome; [`Listener::counts`] counts it.
+    /// If the port fails, handshakes in progress continue, and outcomes that are ready are returned before the failure. A peer that
+    /// is rejected for its address, or because there are too many, is not an outcome; [`Listener::counts`] counts it.
     ///
     /// # Errors
-    /// One peer's handshake failed, or the port did. The listener can be used on.
+    /// The handshake of one peer failed, or accepting TCP streams failed. The listener stays usable.
     pub fn poll_accept(
         &mut self,
         node: &Node<P, N>,
@@ -187,7 +186,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         }
     }
 
-    /// The next outcome, where there is one.
+    /// Returns the next outcome, if there is one.
     fn advance(
         &mut self,
         node: &Node<P, N>,
@@ -198,7 +197,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         if let Some(failure) = self.backlog.take_failure() {
             return Some(Err(failure));
         }
-        // A handshake that a Worker granted a place goes on at once: each place is asked for once.
+        // A handshake continues as soon as a Worker has granted it a place. The loop ends when no handshake requests a place.
         loop {
             self.backlog.poll(node);
             let is_asked = self.backlog.admissions().iter().any(|one| one.is_asked());
@@ -214,7 +213,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         }
     }
 
-    /// Has places asked for of these Workers.
+    /// Makes handshakes request places on these Workers. If the Workers changed, handshakes in progress are given up.
     fn ask(&mut self, workers: &[Worker<P>]) {
         let admissions = self.backlog.admissions();
         let are_known = admissions.len() == workers.len()
@@ -234,7 +233,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         }
     }
 
-    /// Grants places, and accepts one connection that is done.
+    /// Grants requested places, and accepts one finished connection.
     fn poll_admissions(&self, workers: &mut [Worker<P>]) -> Option<Result<Connection, ConnectError>> {
         for (index, (admission, worker)) in self.backlog.admissions().iter().zip(workers).enumerate() {
             match admission.poll(worker, PeerRequest::reserve).transpose() {
@@ -250,12 +249,12 @@ impl<P: Provider, N: Network> Listener<P, N> {
         None
     }
 
-    /// Waits until one peer is connected. Peers whose handshakes fail are counted and passed over. A port that fails ends the wait
-    /// once no handshake is under way.
+    /// Waits until one peer is connected. Handshakes that fail are counted, and the wait goes on. If the port fails, the wait ends
+    /// once no handshake is in progress.
     ///
     /// # Errors
-    /// None was by the deadline ([`ConnectError::TimedOut`], with why the last one failed, if
-    /// any did), or the port failed.
+    /// No peer connected by the deadline ([`ConnectError::TimedOut`], with the last failure, if there was one), or accepting TCP
+    /// streams failed.
     pub fn accept(
         &mut self,
         node: &Node<P, N>,
@@ -280,14 +279,14 @@ impl<P: Provider, N: Network> Listener<P, N> {
             if is_late {
                 return Err(ConnectError::TimedOut { last_failure });
             }
-            // However many fail one after the other, the deadline holds.
+            // After a failure the loop polls again without waiting. The deadline was checked above, so many failures cannot extend it.
             if !has_failed {
                 self.wait(node, deadline)?;
             }
         }
     }
 
-    /// Waits until polling may get further, or the deadline.
+    /// Waits until a poll may make progress, or until the deadline.
     ///
     /// # Errors
     /// The network cannot wait.
@@ -295,15 +294,14 @@ impl<P: Provider, N: Network> Listener<P, N> {
         self.backlog.wait(node, deadline)
     }
 
-    /// When to poll again at the latest, whatever comes; `None` where no handshake is under way and nothing
-    /// is to be sent or logged.
+    /// Returns the latest time of the next poll. `None` if no handshake is in progress and nothing has to be sent or logged.
     #[must_use]
     pub fn deadline(&self) -> Option<Deadline> {
         self.backlog.deadline()
     }
 }
 
-/// The handle that leads to these rails of a process that listens at an address.
+/// Returns the handle of a process that listens at `address` and advertises these rails.
 pub(crate) fn handle_of(
     advertised: &[AdvertisedRail],
     address: SocketAddr,
@@ -314,14 +312,14 @@ pub(crate) fn handle_of(
         .try_into()
         .map_err(|_| ConnectError::NoPort(address))?;
     let here = |rail: &&AdvertisedRail| rail.address().address() == address.ip();
-    // Bound to one rail's address, the others lead nowhere.
+    // If the listener is bound to the address of one rail, the addresses of other rails do not reach it.
     let only_here = advertised.iter().any(|rail| here(&rail));
     let rails = advertised.iter().filter(|rail| !only_here || here(rail));
     Ok(handle_with(port, instance, rails.collect())?)
 }
 
-/// A handle with the rails that there is room for. If some have to be left out, addresses of one link alone go last, and rails
-/// that take the least room go first. So a peer finds a rail of as many ports as possible, and asks for the rest.
+/// Returns a handle with as many rails as fit. If not all fit, IPv4 rails go first, since they need the least room, and link-local
+/// addresses go last. The peer gets the complete list of rails in the handshake.
 pub(crate) fn handle_with(
     port: NonZeroU16,
     instance: InstanceId,
@@ -348,18 +346,18 @@ pub(crate) fn handle_with(
 }
 
 impl<P: Provider> Listener<P, Tcp> {
-    /// The descriptor that an event loop watches for input: a peer that comes, what peers say, and what threads of the Node's have done
-    /// for them. The same for as long as the listener is there. Poll then until there is no more, and at
-    /// [`Listener::deadline`] whatever comes.
+    /// Returns the descriptor that an event loop watches for input. The descriptor is readable when a peer arrives, a peer sends data,
+    /// or a thread of the Node has finished work. The descriptor does not change. When it is readable, and at [`Listener::deadline`],
+    /// call [`Listener::poll_accept`] until it returns `None`.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.backlog.port().acceptor.descriptor()
     }
 
-    /// Runs the handshakes of the listener on a separate thread, which sleeps when there is nothing to do, and makes queue pairs on
-    /// further threads: as many as [`HandshakeLimits::making`] says.
+    /// Runs the handshakes of the listener on a separate thread, which sleeps when there is nothing to do.
+    /// [`HandshakeLimits::making`] further threads make the queue pairs. As with [`Listener::aside`], handshakes in progress are ended.
     ///
-    /// A peer that is silent, slow or hostile then costs neither the others nor a Worker's thread anything.
+    /// A silent, slow or hostile peer then delays neither other peers nor a Worker's thread.
     ///
     /// # Errors
     /// The system gave no thread, or no descriptor.

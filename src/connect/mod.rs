@@ -2,22 +2,22 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | connect, and wait | [`Node::connect`] |
+//! | connect, and block | [`Node::connect`] |
 //! | connect in an event loop | [`Node::begin_connect`], which returns a [`Connecting`] |
-//! | accept, and wait or poll | [`Listener::accept`], [`Listener::poll_accept`] |
-//! | do handshakes on threads, and accept on each Worker's own | [`Listener::background`]: a [`Background`] and [`Acceptances`] |
-//! | flush what peers wrote into a GPU's memory | [`Node::flusher`], which returns a [`Flusher`] |
+//! | accept, by blocking or polling | [`Listener::accept`], [`Listener::poll_accept`] |
+//! | run handshakes on threads, and accept on each Worker's thread | [`Listener::background`]: a [`Background`] and [`Acceptances`] |
 //! | poll handshakes on one thread, and accept on others | [`Listener::aside`]: [`Handshakes`] and [`Acceptances`] |
+//! | flush received data to the memory of a GPU | [`Node::flusher`], which returns a [`Flusher`] |
 //!
-//! A thread that polls to connect or accept makes no slow device call. A Node of [`Node::open`] has threads for them. A Node on another
-//! provider has none, and makes such calls at once where it is polled. `Links::new`, `Mesh::new` and [`Listener::bind`] scan the ports
-//! on the thread that calls. A program that polls without pause on few processors has to pause now and then while it waits to be
-//! connected, so that those threads run.
+//! With a Node of [`Node::open`], a thread that polls to connect or accept makes no slow device call: the Node has threads for them. A
+//! Node on another provider has no threads, and makes such calls on the polling thread. `Links::new`, `Mesh::new` and
+//! [`Listener::bind`] scan the ports on the calling thread. A program that busy-polls on few processors has to pause from time to time
+//! while it connects or accepts, so that the Node's threads run.
 //!
-//! [`ConnectError`] has a variant for each cause. A handshake that failed has its [`Stage`] and [`Cause`].
+//! [`ConnectError`] has a variant for each cause. The error of a failed handshake names its [`Stage`] and [`Cause`].
 
-// The responder is connected first, and may send before the initiator reads Ready. A Worker that is polled in between keeps
-// such completions (`worker::early`) until the channel is admitted or given up.
+// The responder is connected first, and may send before the initiator reads Ready. If the initiator's Worker is polled in between, it
+// keeps such completions (`worker::early`) until the channel is admitted or given up.
 
 pub(crate) mod acceptances;
 pub(crate) mod answer;

@@ -1,4 +1,4 @@
-//! A host's RDMA stack: what there is, and the Workers on it.
+//! The RDMA stack of a host: its devices and ports, its trust, and the making of Workers.
 
 use core::fmt;
 use core::time::Duration;
@@ -25,15 +25,15 @@ use crate::worker::Worker;
 use crate::worker::channel::ChannelId;
 use crate::worker::config::WorkerConfig;
 
-/// Threads that make the queue pairs of those who connect, or accept by polling, as many as [`HandshakeLimits::making`](crate::connect::HandshakeLimits)
-/// has for peers: a neighbour that does not resolve holds one of them up for seconds.
+/// The number of threads that make queue pairs for attempts that are polled. It is the default of
+/// [`HandshakeLimits::making`](crate::connect::HandshakeLimits). A neighbour that does not resolve blocks one thread for seconds.
 const MAKERS: usize = 4;
 
 /// The RDMA stack of one host in one process: its devices, the peers that it trusts, and the network for handshakes.
 pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
     pub(crate) provider: Arc<P>,
     pub(crate) network: N,
-    /// Random for each start, so that peers distinguish this one from the one before.
+    /// Drawn at random for each Node, so that peers notice a restart.
     instance: InstanceId,
     /// Rules for the rails that are used.
     pub(crate) rail_filter: RailFilter,
@@ -47,13 +47,13 @@ pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connection {
-    /// The index of the channel's Worker in the slice of Workers that was passed.
+    /// The index of the channel's Worker in the slice that was passed to the call.
     pub worker: usize,
     /// The channel's id on that Worker.
     pub channel: ChannelId,
 }
 
-/// The random part of one attempt to connect.
+/// The random values of one connection attempt.
 pub(crate) struct Entropy {
     pub(crate) nonce: Nonce,
     pub(crate) psn: Psn,
@@ -78,19 +78,19 @@ fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unr
 }
 
 impl Node<Rdma> {
-    /// Opens the RDMA stack of this host on libibverbs, for peers that `trust` accepts. One thread destroys closed objects. Five
-    /// threads look at the ports and make the queue pairs of polled connections ([`Connecting`](crate::connect::Connecting),
-    /// [`Listener`](crate::Listener)): calls of milliseconds.
+    /// Opens the RDMA stack of this host on libibverbs, for peers that `trust` accepts. The Node starts six threads. One destroys
+    /// closed objects. Five scan the ports and make the queue pairs of polled connections ([`Connecting`](crate::connect::Connecting),
+    /// [`Listener`](crate::Listener)), since these calls take milliseconds.
     ///
     /// # Errors
-    /// libibverbs is not there: the error names the package to install. Or the system gave no
+    /// libibverbs is not installed: the error names the package to install. Or the system gave no
     /// thread or no random bytes.
     pub fn open(trust: Trust) -> Result<Self, NodeError> {
         let mut node = Self::with_provider(Rdma::load().map_err(NodeError::Library)?, trust)?;
         let no_thread = |error: std::io::Error| NodeError::Thread(error.raw_os_error().unwrap_or(0));
         node.reaper = Reaper::background().map_err(no_thread)?;
         let makers = Makers::with_scans(MAKERS, &node.reaper).map_err(no_thread)?;
-        // The thread that drops the Node may be polling others, and waits for no call of a device.
+        // The thread that drops the Node may poll other objects, so the drop must not wait for a call of a device.
         node.makers = makers.detached();
         Ok(node)
     }
@@ -108,10 +108,11 @@ impl<P: Provider> Node<P> {
 }
 
 impl<H: Provider + Network + Clone> Node<H, H> {
-    /// Opens a Node on a simulated host, which has devices and a network. Time is the fabric's, connections with it.
+    /// Opens a Node on a simulated host, which provides the devices and the network. All time, including that of handshakes, is
+    /// the time of the fabric.
     ///
-    /// An event loop watches descriptors, which simulated streams have none of: such a program's hosts are made by
-    /// [`Node::with_provider`], on a fabric in real time. [`Links::wait`](crate::link::Links::wait) works on either.
+    /// Simulated streams have no descriptors, so an event loop cannot watch them. For a program with an event loop use
+    /// [`Node::with_provider`] on a fabric in real time. [`Links::wait`](crate::link::Links::wait) works on either.
     ///
     /// # Errors
     /// The network gave no random bytes.
@@ -141,10 +142,10 @@ impl<P: Provider, N: Network> Node<P, N> {
         })
     }
 
-    /// Returns which peers are trusted.
+    /// Returns the trust: which peers are accepted.
     #[must_use]
     pub fn trust(&self) -> Trust {
-        // A panic while it was held left a whole value behind.
+        // The value is replaced by one assignment, so a panic while the lock was held left it complete.
         self.trust.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -166,10 +167,10 @@ impl<P: Provider, N: Network> Node<P, N> {
         &self.network
     }
 
-    /// Looks at the ports of the Workers' devices now, on this thread: devices are opened for it, which takes milliseconds.
+    /// Scans the ports of the Workers' devices on the calling thread. The scan opens devices, which takes milliseconds.
     ///
     /// # Errors
-    /// A Worker is another Node's, or the devices could not be listed.
+    /// A Worker belongs to another Node, or the devices could not be listed.
     pub(crate) fn worker_rails(&self, workers: &[Worker<P>]) -> Result<Rails, ConnectError> {
         self.check(workers)?;
         let devices: Vec<_> = workers.iter().map(Worker::device).collect();
@@ -177,22 +178,22 @@ impl<P: Provider, N: Network> Node<P, N> {
         Ok(Rails::of_scan(&scan, &devices, &self.rail_filter))
     }
 
-    /// Returns the deadline this long from now, by the clock of this host.
+    /// Returns the deadline that is `span` from now, by the clock of this host.
     #[must_use]
     pub fn within(&self, span: Duration) -> Deadline {
         self.network.within(span)
     }
 
-    /// Waits until all objects that were closed, dropped or abandoned before this call are destroyed. Returns whether they are by
-    /// the deadline. Connection attempts that are still in progress are not waited for.
+    /// Waits until all objects that were closed, dropped or abandoned before this call are destroyed. Returns whether this was done
+    /// by the deadline. The call does not wait for connection attempts that are still in progress.
     pub fn settle(&self, deadline: Deadline) -> bool {
         let patience = || deadline.remaining(self.network.now());
-        // A queue pair that is given up while it is made is the reaper's after that.
+        // A queue pair that is abandoned while it is made goes to the reaper afterwards, so the reaper is waited for last.
         self.makers.settle(patience()) && self.reaper.settle(patience())
     }
 
-    /// Returns how many drops panicked on the thread that destroys objects of this Node, for example drops of adopted memory. Each
-    /// panic was caught, and later objects were destroyed.
+    /// Returns the number of panics in drops on the thread that destroys objects of this Node, for example in the drop of adopted
+    /// memory. Each panic is caught, and later objects are still destroyed.
     #[must_use]
     pub fn drops_panicked(&self) -> u64 {
         self.reaper.panicked()
@@ -201,15 +202,15 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// Queries every port of every device, usable or not.
     ///
     /// # Errors
-    /// The devices could not be listed. A device or port that fails by itself is left out.
+    /// The devices could not be listed. A single device or port that fails is left out.
     pub fn ports(&self) -> Result<Vec<PortReport>, NodeError> {
         Ok(self.scan()?.ports)
     }
 
     /// Sets the rules that select which rails are used from now on. Default: all usable rails.
     ///
-    /// Connections stay, and so does what a listener's handle says; a peer that comes by it is offered
-    /// the rails that the rules let when it comes.
+    /// Existing connections and the handles of listeners do not change. A peer that connects later is offered the rails that the
+    /// rules allow at that time.
     pub fn set_rail_filter(&mut self, filter: RailFilter) {
         self.rail_filter = filter;
     }
@@ -221,17 +222,18 @@ impl<P: Provider, N: Network> Node<P, N> {
     }
 
     /// Returns every rail as it is now, in the order in which rails are offered to peers: fast lanes, then management lanes
-    /// ([`Lane`](doorbell_core::rail::Lane)). Unused rails follow, each with its reason; a port without an address is one of them.
+    /// ([`Lane`](doorbell_core::rail::Lane)). Unused rails follow, each with its reason. A port without an address counts as an unused
+    /// rail.
     ///
     /// # Errors
-    /// The devices could not be listed. A device or port that fails by itself is left out.
+    /// The devices could not be listed. A single device or port that fails is left out.
     pub fn rails(&self) -> Result<Vec<LocalRail>, NodeError> {
         Ok(self.scan()?.rails(&self.rail_filter))
     }
 
-    /// Ports without any connections, or with some of their addresses unused since they are too many, although no rule leaves
-    /// them out; and devices that could not be looked at. Each is listed once, with its reason. Empty if no port can be used at
-    /// all: [`Node::workers`] then fails with the reasons.
+    /// Returns the ports that no rule excludes but that are unused, wholly or in part (too many addresses), and the devices and ports
+    /// that could not be queried. Each is listed once, with its reason. The list is empty if no port at all can be used: then
+    /// [`Node::workers`] fails with the reasons.
     ///
     /// # Errors
     /// The devices could not be listed.
@@ -246,7 +248,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// Makes a Worker on the device of this name.
     ///
     /// # Errors
-    /// There is no such device, or it cannot be opened or give what is asked.
+    /// There is no such device, the device cannot be opened, or it cannot provide the resources of the configuration.
     pub fn worker(&self, device: &str, config: &WorkerConfig) -> Result<Worker<P>, NodeError> {
         let known = self.scan()?.devices();
         if !known.iter().any(|name| name == device) {
@@ -261,7 +263,8 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// Makes a Worker on each device with a usable rail. [`Node::passed_over`] lists ports that are not used.
     ///
     /// # Errors
-    /// There is none: each port with its reason. Or one cannot be opened or give what is asked.
+    /// No device has a usable rail: the error lists each port with its reason. Or a device cannot be opened, or cannot provide the
+    /// resources of the configuration.
     pub fn workers(&self, config: &WorkerConfig) -> Result<Vec<Worker<P>>, NodeError> {
         let scan = self.scan()?;
         let mut devices: Vec<&str> = scan
@@ -283,7 +286,7 @@ impl<P: Provider, N: Network> Node<P, N> {
             .collect()
     }
 
-    /// A Worker on a device that is there.
+    /// Makes a Worker on an existing device.
     fn worker_on(&self, device: &str, config: &WorkerConfig) -> Result<Worker<P>, NodeError> {
         config.check()?;
         let context = self.provider.open(device)?;
@@ -295,15 +298,15 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.instance
     }
 
-    /// The threads that make queue pairs for callers who connect or accept by polling, and look at the ports for them.
+    /// Returns the threads that make queue pairs and scan ports for callers that connect or accept by polling.
     pub(crate) const fn makers(&self) -> &Makers {
         &self.makers
     }
 
-    /// Whether these Workers are its own.
+    /// Checks that these Workers belong to this Node.
     ///
     /// # Errors
-    /// One is another Node's.
+    /// A Worker belongs to another Node.
     pub(crate) fn check(&self, workers: &[Worker<P>]) -> Result<(), ConnectError> {
         let is_own = |worker: &Worker<P>| worker.node == self.instance;
         match workers.iter().all(is_own) {
@@ -312,7 +315,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         }
     }
 
-    /// The reaper of its Workers.
+    /// Returns the reaper of this Node and its Workers.
     pub(crate) const fn reaper(&self) -> &Reaper {
         &self.reaper
     }

@@ -1,4 +1,4 @@
-//! Scans of the ports of a Node's devices, by its makers. All callers that ask before a scan begins share it.
+//! Scans of the ports of a Node's devices, on the threads of its [`Makers`]. All callers that ask before a scan begins share it.
 
 use core::task::Waker;
 use core::time::Duration;
@@ -15,18 +15,18 @@ use crate::rails::Rails;
 use crate::rails::scan::Scan;
 use crate::worker::Worker;
 
-/// One that waits for a look, until this is dropped.
+/// The waker of a caller that waits for a scan. Dropping it ends the wait.
 type Waiting = Arc<Waker>;
 
-/// The look that is yet to begin, where there is one.
+/// The scan that has been requested and has not begun, if any.
 #[derive(Debug, Default)]
 pub(crate) struct PortScans {
     next: Mutex<Weak<PortScan>>,
 }
 
 impl PortScans {
-    /// Has the ports looked at from now on. If the makers have no threads, that is a look of its own. Otherwise it is a look
-    /// that has not begun, which wakes the caller as long as it waits.
+    /// Requests a scan that begins after this call. Without threads, the scan runs at once, for this caller alone. With threads, the
+    /// caller joins the scan that has not begun, and is woken at its end if it still waits.
     fn ask<P: Provider>(
         &self,
         provider: &Arc<P>,
@@ -54,7 +54,7 @@ impl PortScans {
     }
 }
 
-/// One look. Once nobody waits for it any more, it is taken off the makers.
+/// One scan. When all its callers have dropped it, its job is withdrawn from the makers.
 #[derive(Debug, Default)]
 struct PortScan(Mutex<State>);
 
@@ -62,7 +62,7 @@ struct PortScan(Mutex<State>);
 struct State {
     has_begun: bool,
     outcome: Option<Result<Arc<Scan>, ScanError>>,
-    /// The waiting parties that asked.
+    /// The wakers of the callers.
     waiting: Vec<Weak<Waker>>,
     job: Option<Commission<()>>,
 }
@@ -72,11 +72,12 @@ impl PortScan {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notifies another one; not where it has begun, and may have passed by what the other is to see.
+    /// Adds a caller, and returns whether it was added. A scan that has begun accepts no callers: it may have passed a port that has
+    /// changed since.
     fn is_joined(&self, waiting: Option<&Waiting>) -> bool {
         let mut state = self.state();
         if !state.has_begun {
-            // A look that is long in coming keeps no descriptors of those who gave up.
+            // Callers that gave up are removed, so that their descriptors are closed even if the scan does not begin for long.
             state.waiting.retain(|waiting| waiting.strong_count() > 0);
             state.waiting.extend(waiting.map(Arc::downgrade));
         }
@@ -94,7 +95,7 @@ impl PortScan {
     }
 }
 
-/// A look that is being done, or is about to be. It ends with this, however that comes about.
+/// The job of a scan. Dropping it ends the scan with an outcome, also after a panic.
 struct Begun(Weak<PortScan>);
 
 impl Begun {
@@ -113,18 +114,18 @@ impl Begun {
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        // Nothing where it has an end.
+        // No effect if the scan has an outcome.
         if let Some(scan) = self.0.upgrade() {
             scan.end(Err(ScanError::Panicked));
         }
     }
 }
 
-/// How long a look may take that is waited for without a deadline of the caller's: devices answer in milliseconds, and threads get to run
-/// in this, however many others do.
+/// The time limit of a scan for callers without a deadline. Devices answer in milliseconds, and even on a busy machine the thread
+/// runs within this time.
 pub(crate) const SCANNED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Why there is nothing to go by.
+/// Reason why a scan has no result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ScanError {
     Failed(ProviderError),
@@ -142,7 +143,7 @@ impl From<ScanError> for ConnectError {
     }
 }
 
-/// Our ports, that are being looked at for somebody.
+/// A scan as one caller sees it.
 #[derive(Debug)]
 pub(crate) struct PendingScan {
     scan: Arc<PortScan>,
@@ -151,10 +152,10 @@ pub(crate) struct PendingScan {
 }
 
 impl PendingScan {
-    /// Has the ports looked at for these Workers, by the deadline, and this one woken where that is done on another thread.
+    /// Requests a scan for these Workers with this deadline. If it runs on another thread, `waker` is woken at its end.
     ///
     /// # Errors
-    /// A Worker is another Node's.
+    /// A Worker belongs to another Node.
     pub(crate) fn begin<P: Provider, N: Network>(
         node: &Node<P, N>,
         workers: &[Worker<P>],
@@ -165,7 +166,7 @@ impl PendingScan {
         Ok(Self::beside(node, waker, until))
     }
 
-    /// Has the ports looked at as [`PendingScan::begin`] does, for Workers that may be on other threads.
+    /// Requests a scan as [`PendingScan::begin`] does, for Workers that may be on other threads, and so without checking the Workers.
     pub(crate) fn beside<P: Provider, N: Network>(
         node: &Node<P, N>,
         waker: Option<Waker>,
@@ -181,7 +182,7 @@ impl PendingScan {
         }
     }
 
-    /// Returns the rails that were found, for the same Workers; `None` while the ports are looked at.
+    /// Returns the rails that were found, for the same Workers; `None` while the scan is in progress.
     pub(crate) fn take<P: Provider, N: Network>(
         &self,
         node: &Node<P, N>,
@@ -192,7 +193,7 @@ impl PendingScan {
         Some(found.map_err(ConnectError::from))
     }
 
-    /// Returns the rails that were found, of the device of each Worker; `None` while the ports are looked at.
+    /// Returns the rails that were found, for the device of each Worker; `None` while the scan is in progress.
     pub(crate) fn take_of<P: Provider, N: Network>(
         &self,
         node: &Node<P, N>,
@@ -206,7 +207,7 @@ impl PendingScan {
         }
     }
 
-    /// When it comes to nothing.
+    /// Returns when the scan times out.
     pub(crate) const fn deadline(&self) -> Deadline {
         self.until
     }
@@ -234,7 +235,7 @@ mod tests {
         Arc::new(Fabric::new().host("host", vec![port]).unwrap())
     }
 
-    /// Makers of one thread, which is busy until what is given with them is gone.
+    /// Makers with one thread, which is busy until the returned sender is dropped.
     fn busy() -> (Makers, mpsc::Sender<()>) {
         let makers = Makers::background(1, &Reaper::default()).unwrap();
         let (busy, until) = mpsc::channel::<()>();

@@ -14,12 +14,11 @@ use crate::memory::{Region, RegionCache, RegistrationCacheConfig};
 use crate::worker::Worker;
 
 impl<P: Provider, N: Network> Node<P, N> {
-    /// Maps so many zeroed bytes, placed like this, and registers them with each Worker's device. It pins the pages, which takes
-    /// milliseconds for large regions. Each Worker counts them once more towards the limit on locked memory.
+    /// Maps `bytes` zeroed bytes with this placement, and registers them with each Worker's device. Registration pins the pages, which
+    /// takes milliseconds for large regions. Each registration counts separately towards the limit on locked memory.
     ///
     /// # Errors
-    /// The size is zero, there is no Worker ([`MemoryError::Misuse`]), the device refused, or what is required of the placement cannot be
-    /// had.
+    /// The size is zero, there is no Worker ([`MemoryError::Misuse`]), a device refused, or a required placement is not available.
     pub fn region(
         &self,
         workers: &[Worker<P>],
@@ -38,26 +37,26 @@ impl<P: Provider, N: Network> Node<P, N> {
 }
 
 impl<N: Network> Node<Rdma, N> {
-    /// Registers memory of the caller's with each Worker's device. It is given back, by its drop, when all devices have let go of it.
+    /// Registers memory of the caller with each Worker's device. The `memory` value is dropped after all devices have deregistered it.
     ///
     /// # Errors
-    /// The memory is empty, there is no Worker ([`MemoryError::Misuse`]), or the device refused.
+    /// The memory is empty, there is no Worker ([`MemoryError::Misuse`]), or a device refused.
     pub fn adopt_region(&self, workers: &[Worker], memory: impl StableMemory) -> Result<Region, MemoryError> {
         let (first, domains) = domains(workers)?;
         let window = first.domain.adopt_window(memory, RemoteAccess::NONE)?;
         Ok(Region::new(window, domains, first.reaper())?)
     }
 
-    /// Registers a part of a dma-buf, which is memory of a GPU or another device, with each Worker's device. The region has descriptors of
-    /// the buffer: this one may be closed.
+    /// Registers a part of a dma-buf, which is memory of a GPU or another device, with each Worker's device. The region keeps the buffer
+    /// alive, so the caller may close its descriptor.
     ///
-    /// Transfers, loans and grants move its bytes between the devices, and nothing of it is mapped here: [`Region::copy_in`] and
-    /// [`Region::copy_out`] answer as for a region of no bytes. When a transfer into it is [done](crate::link::TransferEnd::Done), all
-    /// bytes have left the network. A GPU that must not read them before they are in its memory needs a flush ([`Node::flusher`]).
+    /// Transfers, loans and grants move the bytes directly between the devices. The process does not map them, so [`Region::copy_in`] and
+    /// [`Region::copy_out`] behave as for an empty region. When a transfer into the region is [done](crate::link::TransferEnd::Done), the
+    /// NIC has received all bytes, but some may still be on their way over PCIe. Flush them ([`Node::flusher`]) before the GPU reads them.
     ///
     /// # Errors
-    /// A device registers no dma-buf ([`DmabufError::Unsupported`]), a range that breaks a rule, no Worker ([`DmabufError::NoDevice`]), or
-    /// the device refused.
+    /// A device cannot register dma-bufs ([`DmabufError::Unsupported`]), the range is invalid, there is no Worker
+    /// ([`DmabufError::NoDevice`]), or a device refused.
     pub fn dmabuf_region(
         &self,
         workers: &[Worker],
@@ -72,10 +71,10 @@ impl<N: Network> Node<Rdma, N> {
         Ok(Region::of(windows, domains, first.reaper()))
     }
 
-    /// Whether the devices of all these Workers register dma-bufs; false without Workers. They are asked, which takes milliseconds.
+    /// Whether the devices of all these Workers can register dma-bufs; false without Workers. The query takes milliseconds.
     ///
     /// # Errors
-    /// A call failed, so that neither is known.
+    /// A call of a device failed, so the answer is not known.
     pub fn imports_dmabuf(&self, workers: &[Worker]) -> Result<bool, ProviderError> {
         for worker in workers {
             if !worker.domain.imports_dmabuf()? {
@@ -85,8 +84,8 @@ impl<N: Network> Node<Rdma, N> {
         Ok(!workers.is_empty())
     }
 
-    /// Makes a cache of registrations for each of the Workers, for memory that the engine lends to transfers and takes back. Each has
-    /// these limits by itself. It may be used on any thread, and after the Workers are dropped.
+    /// Makes a cache of registrations for each of the Workers, for memory that the engine lends to transfers and takes back. The limits
+    /// of `config` apply to the cache of each Worker separately. The result may be used on any thread, and after the Workers are dropped.
     ///
     /// # Errors
     /// There is no Worker ([`MemoryError::Misuse`]).

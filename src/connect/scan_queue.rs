@@ -1,4 +1,4 @@
-//! Admitted peers that wait for a scan of our ports.
+//! Arrived peers that wait for a scan of the local ports.
 
 use doorbell_core::Deadline;
 use doorbell_core::handshake::Io;
@@ -10,7 +10,7 @@ use crate::connect::node::Node;
 use crate::connect::port_scan::{PendingScan, ScanError};
 use crate::rails::Rails;
 
-/// Peers that wait for a scan of our ports. One scan serves all peers that come before it is over.
+/// Peers that wait for a scan of the local ports. One scan serves all peers that arrive before it ends.
 pub(crate) struct ScanQueue<T> {
     waiting: Vec<T>,
     pending: Option<PendingScan>,
@@ -24,13 +24,13 @@ impl<T> ScanQueue<T> {
         }
     }
 
-    /// Adds a peer to the scan under way; without one, `scan` begins a scan.
+    /// Adds a peer to the scan in progress. If there is none, `scan` begins one.
     pub(crate) fn enter(&mut self, one: T, scan: impl FnOnce() -> PendingScan) {
         self.waiting.push(one);
         self.pending.get_or_insert_with(scan);
     }
 
-    /// Returns all waiting peers in the order they came, with the rails or the error of the scan. `None` while the scan is under way.
+    /// Returns all waiting peers in the order of arrival, with the rails or the error of the scan. `None` while the scan is in progress.
     pub(crate) fn leave<P: Provider, N: Network>(
         &mut self,
         node: &Node<P, N>,
@@ -41,7 +41,7 @@ impl<T> ScanQueue<T> {
         Some((core::mem::take(&mut self.waiting), found))
     }
 
-    /// The waiting peers, to be rejected.
+    /// Returns the waiting peers, so that the caller can reject some.
     pub(crate) const fn waiting(&mut self) -> &mut Vec<T> {
         &mut self.waiting
     }
@@ -50,20 +50,20 @@ impl<T> ScanQueue<T> {
         self.waiting.len()
     }
 
-    /// Whether the ports are being looked at: for peers that wait, or that waited until they were rejected.
+    /// Whether a scan is in progress. All its peers may have been rejected meanwhile.
     pub(crate) const fn is_scanning(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// When they have waited for long enough.
+    /// Returns when the scan times out.
     pub(crate) fn deadline(&self) -> Option<Deadline> {
         self.pending.as_ref().map(PendingScan::deadline)
     }
 }
 
-/// Sends a reject to a peer, as far as its stream takes it at once.
+/// Sends a Reject to a peer, as far as its stream accepts bytes without blocking.
 pub(crate) fn send_reject(stream: &mut impl Io, reject: &Reject) {
     let reject = FrameBuffer::reject(reject);
-    // A peer that is gone needs no reject.
+    // An error means that the peer is gone, and needs no Reject.
     let _ = stream.write(reject.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Groups of connection failures, by the party that can end the failure.
+//! Groups of connection failures, by the party that can correct the failure.
 
 use core::fmt;
 use std::io;
@@ -8,11 +8,12 @@ use doorbell_core::wire::{Reject, RejectReason};
 
 use super::ConnectError;
 
-/// Group of a [`ConnectError`], for callers that decide by it and not by each cause.
+/// Group of a [`ConnectError`], for callers that handle groups of errors alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectErrorKind {
-    /// The configuration of one side or both: settings, keys, subnets, or the given address or handle. Another attempt fails alike.
+    /// The configuration of one side or both: settings, keys, subnets, or the given address or handle. Another attempt fails in the same
+    /// way.
     Configuration,
     /// A limit of this side is reached: channels, links, memory or unfinished handshakes. Another attempt may succeed later.
     Full,
@@ -43,8 +44,8 @@ impl fmt::Display for ConnectErrorKind {
 }
 
 impl ConnectError {
-    /// Returns the group of the failure. A listener's deadline has the group of the last attempt, and [`Network`](ConnectErrorKind::Network)
-    /// if no peer came.
+    /// Returns the group of the failure. For [`ConnectError::TimedOut`] of a listener this is the group of the last attempt's failure, or
+    /// [`Network`](ConnectErrorKind::Network) if no peer tried.
     #[must_use]
     pub fn kind(&self) -> ConnectErrorKind {
         use ConnectErrorKind::{Bug, Configuration, Full, Host, Misuse, Network, Peer};
@@ -90,7 +91,7 @@ impl ConnectError {
                 | io::ErrorKind::AddrNotAvailable
                 | io::ErrorKind::PermissionDenied => Configuration,
                 io::ErrorKind::OutOfMemory => Host,
-                // EAGAIN, ENFILE and EMFILE: no thread, no descriptor.
+                // EAGAIN, ENFILE and EMFILE: the system gave no thread or no descriptor.
                 _ if matches!(error.raw_os_error(), Some(11 | 23 | 24)) => Host,
                 _ => Network,
             },

@@ -18,49 +18,50 @@ pub struct MeshConfig {
     pub rank: Rank,
     /// Number of members, at most [`RANKS_MAX`].
     pub ranks: u8,
-    /// Name of the mesh: a member of another mesh is turned away.
+    /// Identifies the mesh. A member of another mesh is rejected.
     pub mesh: u64,
-    /// Start of this member, later for each start: nanoseconds since 1970. By it the others notice that a member was started
-    /// again. A member with an earlier start than before is turned away
+    /// Start of this member, in nanoseconds since 1970. Each start of the member must have a later value, so that the others notice
+    /// a restart. A member with an earlier start than the known one is rejected
     /// ([`NotLinked::StartedBefore`](crate::mesh::NotLinked::StartedBefore)).
     pub started: u64,
-    /// Limit on how far a start of another member may be ahead of the time here, which is `started` and the time passed since.
-    /// Default 5 min, the recommended clock skew of Kerberos (RFC 4120, section 8.2). A later start is not believed, whichever
-    /// member reports it ([`NotLinked::StartedAhead`](crate::mesh::NotLinked::StartedAhead)). Else one announcement of the last of
-    /// all times would bar that member until all others are started again. Clocks of members may differ by no more. If
-    /// `started` counts in another unit, nothing is bounded.
+    /// Limit on how far the start of another member may be ahead of the time here. The time here is `started` plus the time since
+    /// [`Mesh::new`](crate::mesh::Mesh::new). Default 5 min, the recommended clock skew of Kerberos (RFC 4120, section 8.2). A later
+    /// start is not believed, whichever member reports it ([`NotLinked::StartedAhead`](crate::mesh::NotLinked::StartedAhead)).
+    /// Otherwise one announcement of a very late start would lock out that member until all others are restarted. The clocks of members
+    /// may not differ by more. If `started` counts in another unit than nanoseconds, the limit has no effect.
     pub start_ahead_max: Duration,
-    /// Maximum number of messages to one member that it has not received yet. Default 16. For each pair of members the sender and
-    /// the receiver keep so many messages. A member between them keeps up to four times as many frames: some are retransmitted
-    /// before the first is passed on.
+    /// Maximum number of messages in flight to one member: messages that it has not received yet. Default 16. For each pair of members,
+    /// the sender and the receiver each keep up to this number of messages. A relay keeps up to four times as many frames, since
+    /// some may be retransmitted before the first was passed on.
     pub window: u32,
-    /// The longest message. Default 16 KiB: with its headers it is written into memory that the peer lends, or goes in five fragments.
+    /// The longest message. Default 16 KiB. With its headers, such a message is written into memory that the peer lends, or is sent in
+    /// five fragments.
     pub message_bytes_max: usize,
-    /// Maximum number of members through which a message is routed. Default 62, as many as the largest mesh can have between two. A
-    /// member that is further is out of reach. With fewer than `ranks` - 2, which a line needs, a broken cable may put members out
-    /// of reach; a warning at the start says so.
+    /// Maximum number of relays on the route of a message. Default 62, the most that the largest mesh can need. Members further away are
+    /// unreachable. A line of all members needs `ranks` - 2. With a lower value a broken cable may make members unreachable;
+    /// [`Mesh::new`](crate::mesh::Mesh::new) logs a warning.
     pub hops_max: u8,
-    /// Time until an unacknowledged message is retransmitted. Default 500 ms: a link loses nothing while it lasts, so this is
-    /// for messages that were at a lost member, or kept for a lost link.
+    /// Time until an unacknowledged message is retransmitted. Default 500 ms. A link loses nothing while it exists. So this time matters
+    /// only for messages that were at a lost relay, or were queued on a lost link.
     pub resend_after: Duration,
-    /// Longest delay of an acknowledgement to a member, and to a link's peer, if no message goes that way meanwhile that
-    /// carries it. Default 10 ms: rounds of a collective take less. After half a window it is sent in any case. It must be less
-    /// than `resend_after`, and less than a link's [`dead_after`](doorbell_core::session::SessionConfig::dead_after): else
-    /// messages are retransmitted, and rails given up, without need.
+    /// Longest delay of an acknowledgement to a member, and to the peer of a link, if no message carries it earlier. Default 10 ms, which
+    /// is longer than a round of a collective. After half a window of messages an acknowledgement is sent at once. The value must be less
+    /// than `resend_after`, and less than a link's [`dead_after`](doorbell_core::session::SessionConfig::dead_after). Otherwise
+    /// messages would be retransmitted, and rails given up, without need.
     pub acknowledge_after: Duration,
-    /// Time that a flapping link must be up before it is a way beside others again. A link flaps if it is lost within this time
-    /// after it came back. Default 5 s, RIP's longest wait between triggered updates (RFC 2453, section 3.10.1): a cable that
-    /// flaps makes all members look for other ways twice, and then no more until it is steady. If no other way is left, the
-    /// link is a way at once.
+    /// Time that a flapping link must be up before routes use it again in preference to others. A link flaps if it is lost within this
+    /// time after it came back. Default 5 s, RIP's longest wait between triggered updates (RFC 2453, section 3.10.1). With it, a cable
+    /// that flaps makes all members recompute their routes twice, and then not again until it is steady. If there is no other route,
+    /// the link is used at once.
     pub hold_down: Duration,
-    /// Configuration of its links. `acknowledge_after` of the mesh replaces that of their sessions, and `links_per_address` is
+    /// Configuration of the links. `acknowledge_after` of the mesh replaces that of their sessions, and `links_per_address` is
     /// at least the number of members. The mesh shares its messages with its links, so each of
     /// [`LinkConfig::retained`](crate::link::LinkConfig::retained) takes 64 bytes.
     pub link: LinkConfig,
 }
 
 impl MeshConfig {
-    /// The defaults, for one member of so many.
+    /// Returns the default configuration for the member `rank` of `ranks` members.
     #[must_use]
     pub fn new(rank: Rank, ranks: u8, started: u64) -> Self {
         Self {
@@ -79,25 +80,25 @@ impl MeshConfig {
         }
     }
 
-    /// The full configuration of its links.
+    /// Returns the configuration of the links, with the changes that the mesh needs.
     pub(super) fn links(&self) -> LinkConfig {
         let mut link = self.link;
         link.session.acknowledge_after = self.acknowledge_after;
-        // All of them may be processes of one host.
+        // All members may be processes of one host.
         link.links_per_address = link.links_per_address.max(self.ranks.into());
         link.stored_bytes_max = SHORT_BYTES_MAX;
-        // A mesh joins none.
+        // A mesh joins no transfers.
         link.transfers.transfers_max = 0;
         link
     }
 
-    /// Members that a message has to go through where all of them are in a line.
+    /// Returns the number of relays between the ends of a line of all members.
     #[must_use]
     pub const fn hops_needed(&self) -> u8 {
         self.ranks.saturating_sub(2)
     }
 
-    /// The longest frame: a message and what stands in front of it.
+    /// Returns the length of the longest frame: a message and its headers.
     pub(super) const fn frame_bytes_max(&self) -> usize {
         self.message_bytes_max
             .saturating_add(RELAY_HEADER_BYTES)
@@ -152,11 +153,11 @@ impl MeshConfig {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MeshError {
-    /// Caller misuse: there is no such rank among so many.
+    /// Caller misuse: the mesh has no member of this rank, or it has too many members.
     NoSuchRank {
         /// The rank.
         rank: Rank,
-        /// How many there are.
+        /// The number of members.
         ranks: u8,
     },
     /// Caller misuse: a setting of [`MeshConfig`] is too low for the mesh.
@@ -165,10 +166,10 @@ pub enum MeshError {
         setting: &'static str,
         /// The value of the field.
         value: u64,
-        /// The least value that the mesh works with.
+        /// The minimum for this mesh.
         value_min: u64,
     },
-    /// Caller misuse: acknowledgements come no sooner than retransmissions, or than rails are given up.
+    /// Caller misuse: acknowledgements would be sent later than messages are retransmitted, or than rails are given up.
     LateAcknowledgements {
         /// [`MeshConfig::acknowledge_after`].
         acknowledge_after: Duration,
@@ -177,7 +178,7 @@ pub enum MeshError {
         /// The value of that field.
         time: Duration,
     },
-    /// No link, with why.
+    /// The link could not be begun.
     Link(LinkError),
     /// Caller misuse: the links are being closed, since this member leaves ([`Mesh::is_closing`](crate::mesh::Mesh::is_closing)).
     Closing,
@@ -221,23 +222,23 @@ impl From<LinkError> for MeshError {
     }
 }
 
-/// Reason why a message to a member was not accepted, or none can come from it.
+/// Reason why a message to a member was not accepted, or none can be received from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MeshSendError {
     /// Back-pressure: the member has not received enough of the earlier messages. Poll, and try again.
     WouldBlock,
-    /// There is no route to it now.
+    /// There is no route to the member now.
     Unreachable(Rank),
-    /// The member was started again since the group was made.
+    /// The member was restarted since the group was made.
     Restarted(Rank),
-    /// The member gave up the group, and is in a later one.
+    /// The member gave up the group, and uses a later one.
     Regrouped(Rank),
-    /// Caller misuse: no such rank, or this one itself.
+    /// Caller misuse: there is no such rank, or it is the rank of this member.
     NoSuchRank(Rank),
     /// Caller misuse: more bytes than [`MeshConfig::message_bytes_max`].
     TooLong {
-        /// The bytes of the message.
+        /// The length of the message.
         bytes: usize,
         /// [`MeshConfig::message_bytes_max`].
         bytes_max: usize,

@@ -1,4 +1,4 @@
-//! Members that are known by their address: asked for their handles, until there is a link, and again once there is none.
+//! Members that are known by their TCP address. They are asked for their handles until there is a link, and again when it is lost.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -20,22 +20,22 @@ use crate::link::LinkError;
 use crate::machine::log::log;
 use crate::worker::Worker;
 
-/// How long a member may take to answer, and how long a link may take to come of it.
+/// The time limit of a query for a handle. Also the time that a link has to come up before the member is asked again.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
-/// A member, where it is asked.
+/// A member that is asked for its handle.
 pub(super) struct Discovery<N: Network> {
     rank: Rank,
     address: SocketAddr,
     asking: Option<Asking<N>>,
-    /// Not before.
+    /// The earliest time of the next query.
     next: Deadline,
     attempts_failed: u32,
-    /// Why the last question came to nothing, until one is answered.
+    /// Why the last query failed; `None` after a query that succeeded.
     failure: Option<ConnectError>,
 }
 
-/// A member whose handle is known, while our ports are looked at.
+/// A member whose handle is known, and to which a link begins after a scan of the local ports.
 pub(super) struct Discovered {
     rank: Rank,
     handle: Handle,
@@ -44,7 +44,7 @@ pub(super) struct Discovered {
 
 enum ScanState {
     Pending(PendingScan),
-    /// The look failed and is repeated then: the handle is given only once.
+    /// The scan or the link failed, and is tried again at this time. The caller gives a handle only once.
     RetryAt(Deadline),
 }
 
@@ -53,7 +53,7 @@ impl Discovered {
         self.rank.number() == rank.number()
     }
 
-    /// When our ports are looked at again, where they are not looked at now.
+    /// Returns when the local ports are scanned again; `None` while a scan is in progress.
     pub(super) const fn again(&self) -> Option<Deadline> {
         match self.scan {
             ScanState::Pending(_) => None,
@@ -82,7 +82,7 @@ impl<N: Network> Discovery<N> {
         self.rank
     }
 
-    /// When to poll again at the latest.
+    /// Returns the latest time of the next poll.
     pub(super) fn wake(&self) -> Deadline {
         let asking = self.asking.as_ref().map(Asking::deadline);
         asking.unwrap_or(self.next)
@@ -92,12 +92,12 @@ impl<N: Network> Discovery<N> {
         self.asking.is_some()
     }
 
-    /// The stream to it, where it is asked.
+    /// Returns the stream of the query in progress.
     pub(super) fn waited(&self) -> Option<Waited<'_, N::Stream>> {
         self.asking.as_ref().map(Asking::waited)
     }
 
-    /// Why it was not found.
+    /// Returns why the last query failed.
     pub(super) fn failure(&self) -> Option<NotLinked<'_>> {
         let (address, why) = (self.address, self.failure.as_ref()?);
         Some(NotLinked::NotFound { address, why })
@@ -119,7 +119,7 @@ impl<N: Network> Discovery<N> {
 }
 
 impl<P: Provider, N: Network> Mesh<P, N> {
-    /// Asks those that no link leads to, and links to those that answered.
+    /// Asks members without a link for their handles, and links to members that answered.
     pub(super) fn seek(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
         self.link_to_found(node, workers, now);
         let backoff = self.state.config.link.session.backoff;
@@ -154,7 +154,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 Some(Ok(handle)) => {
                     (sought.asking, sought.failure) = (None, None);
                     sought.next = Deadline::after(now, ANSWERED_WITHIN);
-                    // If no rail reaches the member, others are to be between, until one does.
+                    // If no rail reaches the member, its messages need a relay. The member is asked again, since its rails may change.
                     if let Err(error) = self.find(node, workers, (rank, &handle), now) {
                         self.state.note_not_begun(rank, Some(error));
                     }
@@ -163,7 +163,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         }
     }
 
-    /// Links to a member by its handle, once our ports were looked at: at once where the Node has no threads.
+    /// Scans the local ports, and then links to a member by its handle. On a Node without threads both happen in this call.
     pub(super) fn find(
         &mut self,
         node: &Node<P, N>,
@@ -172,9 +172,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         now: Instant,
     ) -> Result<(), LinkError> {
         let until = Deadline::after(now, SCANNED_WITHIN);
-        // No signal: callers that wait for the mesh poll it now and then.
+        // Without a waker: `Mesh::wake` makes callers poll again soon.
         let pending = PendingScan::begin(node, workers, None, until)?;
-        // By this one from now on.
+        // A later handle replaces an earlier one.
         self.found.retain(|found| found.rank != rank);
         match pending.take(node, workers) {
             Some(rails) => self.link_over(node, &rails?, (rank, handle), now),
@@ -187,7 +187,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         }
     }
 
-    /// Links to those for which our ports were looked at.
+    /// Links to members for which the scan has ended, and repeats failed scans when their time has come.
     fn link_to_found(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
         let scanned = |found: &Discovered| match &found.scan {
             ScanState::Pending(pending) => pending.take(node, workers).map(Some),
@@ -205,12 +205,12 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 Some(Ok(rails)) => self.link_over(node, &rails, (rank, &handle), now),
                 Some(Err(error)) => Err(error.into()),
             };
-            // A link is to come of it from now on: the look was not the member's time.
+            // The link has its time from now on, since the scan did not depend on the member.
             if let Some(sought) = self.sought.iter_mut().find(|sought| sought.is(rank)) {
                 sought.next = Deadline::after(now, ANSWERED_WITHIN);
             }
             if let Err(error) = outcome {
-                // A missing route is the handle's fault. All other errors are of this process, and may pass.
+                // Without a route, this handle will not lead to a link. All other errors are of this process, and may be temporary.
                 if !matches!(error, LinkError::NoRoute(_)) {
                     let scan = ScanState::RetryAt(Deadline::after(now, ANSWERED_WITHIN));
                     self.found.push(Discovered { rank, handle, scan });

@@ -11,47 +11,48 @@ pub enum MeshEvent {
     Reachable(Rank),
     /// There is no route to this member any more.
     Unreachable(Rank),
-    /// The link to this member came back, and not for the first time in short. While there is another way, messages go that way
+    /// The link to this member flaps: it came back soon after an earlier loss. If there is another route, messages use that route
     /// until the link has been up for [`MeshConfig::hold_down`](super::MeshConfig::hold_down).
     HeldDown(Rank),
-    /// This member was started again: messages that were under way between it and this one are lost.
+    /// This member was restarted. Messages that were in flight between it and this member are lost.
     Restarted(Rank),
-    /// A process that claims to be this member, with a start before the last one known, is turned away: the clock of its host
-    /// was set back. A process with a later start is let in.
+    /// A process that claims to be this member has an earlier start than the known one, and is rejected. The clock of its host
+    /// was set back. A process with a later start is accepted.
     StartedBefore(Rank),
-    /// The start of this member is further ahead than [`MeshConfig::start_ahead_max`](super::MeshConfig::start_ahead_max). It said so
-    /// itself, and is turned away; or another member said so, and is not believed. Reported once, until a later start of it is believed.
+    /// The start of this member is further ahead than [`MeshConfig::start_ahead_max`](super::MeshConfig::start_ahead_max). The member
+    /// announced it itself, and is rejected; or another member announced it, and the announcement is ignored. The event is reported once,
+    /// until a later start of the member is believed.
     StartedAhead(Rank),
-    /// A link is over.
+    /// A link has ended.
     LinkLost {
         /// The member at the other end, if known.
         rank: Option<Rank>,
-        /// Why.
+        /// The reason.
         reason: FinalReason,
     },
-    /// A peer that is no member was turned away: another mesh, another count of ranks, a rank that is invalid or taken, or
-    /// frames of another version. Or its link was up for
-    /// [`recover_within`](doorbell_core::session::SessionConfig::recover_within), and it had not said who it is.
+    /// A peer that is not a member was rejected. Its mesh or its number of ranks differs, its rank is invalid or taken, or its frames
+    /// have another version. Or its link was up for
+    /// [`recover_within`](doorbell_core::session::SessionConfig::recover_within) without a Join.
     TurnedAway,
 }
 
-/// Counts of a member.
+/// Counts of this member of a mesh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MeshCounts {
-    /// Messages taken in to be sent.
+    /// Messages that were accepted for sending.
     pub sent: u64,
-    /// Messages that were given to the application, or passed over since their group was given up.
+    /// Messages that the application received, or that were dropped since their group was given up.
     pub received: u64,
     /// Messages that were retransmitted.
     pub sent_again: u64,
-    /// Messages that came twice, or ahead of a lost one: the sender retransmits.
+    /// Messages that arrived twice, or ahead of a lost message. They are dropped, and the sender retransmits what is missing.
     pub out_of_turn: u64,
-    /// Frames passed on for others.
+    /// Frames that were relayed for others.
     pub relayed: u64,
-    /// Announcements of neighbours that were sent: its own, and those of others that it passed on.
+    /// Announcements of neighbours that were sent: those of this member, and those of others that it passed on.
     pub announcements: u64,
-    /// Frames dropped: from peers that are no members, with too many hops, without a way, or that acknowledge a message which
-    /// was not sent.
+    /// Frames that were dropped. They came from peers that are no members, were invalid, had no hops left or no route, or acknowledged a
+    /// message that was not sent.
     pub dropped: u64,
 }

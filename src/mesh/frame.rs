@@ -1,4 +1,4 @@
-//! Frames on the links of a mesh, behind the header that names source and destination.
+//! The frames on the links of a mesh. Each follows the header with its source and destination.
 
 use core::mem::size_of;
 
@@ -9,13 +9,13 @@ use doorbell_core::route::{ANNOUNCEMENT_BYTES, RELAY_HEADER_BYTES, RelayHeader};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum MeshFrameKind {
-    /// The first on a link: which mesh, which rank, of how many.
+    /// The first frame on a link: the mesh, the rank and start of the sender, and the number of ranks.
     Join = 1,
     /// The neighbours of a member.
     Announcement = 2,
-    /// A message, and what a grant says.
+    /// A message, which also carries a grant.
     Data = 3,
-    /// How many messages came, and how many may be sent: where no message goes that could say it.
+    /// A grant without a message.
     Grant = 4,
 }
 
@@ -31,10 +31,10 @@ impl MeshFrameKind {
     }
 }
 
-/// Bytes behind the header of a Join: the mesh and the start of the member, 8 bytes each, then the number of ranks.
+/// The length of a Join without the header: the mesh and the start of the member, 8 bytes each, then the number of ranks.
 pub(super) const JOIN_BYTES: usize = 17;
 
-/// The bytes of the longest frame that is no message: links copy those, and share messages with the mesh.
+/// The maximum length of frames that links copy. No frame without a message is longer. Links share longer frames with the mesh.
 pub(super) const SHORT_BYTES_MAX: u32 = 64;
 
 const _: () = {
@@ -44,7 +44,7 @@ const _: () = {
     assert!(PAIR_HEADER_BYTES <= most);
 };
 
-/// Content of a Join: the mesh, the start of the member that sends it, and the number of ranks.
+/// The content of a Join: the mesh, the start of the sender, and the number of ranks.
 pub(super) struct Join {
     pub(super) mesh: u64,
     pub(super) started: u64,
@@ -74,39 +74,39 @@ impl Join {
     }
 }
 
-/// The bytes of a [`PairHeader`].
+/// The length of a [`PairHeader`] in bytes.
 pub(super) const PAIR_HEADER_BYTES: usize = 28;
 
-/// Offset of the grant in a frame of data: a retransmitted frame carries the newest grant.
+/// Offset of the grant in a data frame. The grant is replaced before a retransmission.
 const GRANT_AT: usize = RELAY_HEADER_BYTES + 20;
 
-/// Header of the frames between two members: the number of the message, and the grant for the other direction. Numbers begin
-/// anew with each start of either member.
+/// Header of data and grants between two members: the number of the message, and the grant for the other direction. Numbers
+/// begin at zero with each start of either member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PairHeader {
-    /// Start of the member that sends this.
+    /// Start of the source.
     pub(super) source_started: u64,
-    /// Start of the member that this is for, as far as the sender knows.
+    /// Start of the destination, as the source knows it.
     pub(super) destination_started: u64,
-    /// The message's number. Zero in a grant.
+    /// The number of the message. Zero in a grant without a message.
     pub(super) sequence: u32,
-    /// Grant for the messages of the other member.
+    /// The grant for messages from the destination to the source.
     pub(super) grant: Grant,
 }
 
-/// Flow control of a member for the messages that come to it: how many came, and how many may be sent.
+/// Acknowledgement and flow control for the messages of one direction: which arrived, and how many more may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
-    /// Number of the next message that is expected.
+    /// The number of the next expected message. All earlier messages have arrived.
     pub(super) expected: u32,
-    /// Number of messages, from that one on, that may be sent.
+    /// How many messages may be sent, from the expected one on.
     pub(super) room: u32,
 }
 
 const _: () = assert!(size_of::<u64>() * 2 + size_of::<u32>() * 3 == PAIR_HEADER_BYTES);
 
 impl Grant {
-    /// Puts it into a frame of data, in the place of what it said before.
+    /// Writes the grant into a data frame, in place of the earlier grant.
     pub(super) fn put_into(self, frame: &mut [u8]) {
         put(frame, GRANT_AT, &self.expected.to_be_bytes());
         put(frame, GRANT_AT + 4, &self.room.to_be_bytes());
@@ -124,7 +124,7 @@ impl PairHeader {
         bytes
     }
 
-    /// Reads that of a grant; `None` where it is none of a grant, which numbers no message, and behind which there is nothing.
+    /// Reads the body of a grant without a message. `None` if it is invalid: its sequence has to be zero, and nothing may follow.
     pub(super) fn parse_grant(body: &[u8]) -> Option<Self> {
         match Self::parse(body)? {
             (pair, []) if pair.sequence == 0 => Some(pair),
@@ -132,7 +132,7 @@ impl PairHeader {
         }
     }
 
-    /// Reads it, and gives what is behind it: of data the message; `None` where it is none.
+    /// Reads the header, and returns it with the bytes after it, which are the message of a data frame. `None` if it is too short.
     pub(super) fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
         let (source, rest) = body.split_first_chunk()?;
         let (destination, rest) = rest.split_first_chunk()?;
@@ -152,7 +152,7 @@ impl PairHeader {
     }
 }
 
-/// Writes bytes where they are known to fit.
+/// Writes bytes at an offset. Callers ensure that the bytes fit.
 fn put(into: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = into.get_mut(at..at.saturating_add(bytes.len())) {
         place.copy_from_slice(bytes);
@@ -166,7 +166,7 @@ mod tests {
 
     use super::{Grant, Join, MeshFrameKind, PairHeader};
 
-    /// The bytes of a frame of each kind, as `docs/wire-format.md` has them: what may never change within a version.
+    /// Returns the bytes of a frame of each kind, as in `docs/wire-format.md`. They may never change within a version.
     const fn golden(kind: MeshFrameKind) -> &'static str {
         match kind {
             MeshFrameKind::Join => "02 05 05 00 0001 0000  1112131415161718 2122232425262728 07",

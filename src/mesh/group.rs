@@ -15,14 +15,14 @@ use super::config::MeshSendError;
 use super::membership::Mesh;
 use crate::machine::tcp::Tcp;
 
-/// All members of a mesh, doing the same collectives in the same order.
+/// All members of a mesh, which run the same collectives in the same order.
 ///
-/// A group holds to the members as they were when it was made. If one is started again, or cannot be reached any more, the
-/// collective under way ends on every rank that is not done with it, and the group is of no further use. All members then make
-/// another group, and begin where all of them can: the data that each brings to its first collective is up to the members.
+/// A group consists of the members at the starts that they had when it was made. If a member restarts or becomes unreachable, the
+/// collective in progress fails on every member that has not finished it, and the group is not usable afterwards. All members then make a
+/// new group. The application decides from which point on the members repeat their work.
 ///
-/// Messages left over from a group are not taken in a later one. Members distinguish groups without an exchange of messages: by
-/// the starts of their members, and groups of the same starts by their number.
+/// Messages of an earlier group are dropped in a later one. Members identify a group without an exchange of messages: by the starts of
+/// all members, and by a number among groups of the same starts.
 #[derive(Debug)]
 pub struct Group {
     id: GroupId,
@@ -45,7 +45,7 @@ pub enum GroupError {
     Missing(Ranks),
     /// Not all members were done by the deadline.
     TimedOut,
-    /// Why the collective cannot be done.
+    /// The collective failed.
     Collective(CollectiveError<MeshSendError>),
 }
 
@@ -70,13 +70,14 @@ impl From<CollectiveError<MeshSendError>> for GroupError {
 }
 
 impl Group {
-    /// All members of a mesh. Every member makes its group, and makes as many, in the same order, since the last of them was
-    /// started: of groups made before the last one none is of use.
+    /// Makes a group of all members. Since the latest start of any member, all members have to make the same number of groups. Only the
+    /// last group of a member is usable.
     ///
-    /// A collective may take too long for one member alone, which then makes the next group. Its peers end theirs with
-    /// [`MeshSendError::Regrouped`] once it sends them something in that group, and make the next one, too. So a member that gives up alone
-    /// begins with a collective in which it sends to all at once: [`Collective::AllToAll`], of no bytes where there is nothing to say.
-    /// In a [`Collective::Barrier`] a member sends to most others only after it heard of some, which may wait for that.
+    /// A single member may give up a collective, for example because it takes too long, and make the next group. The collectives of the
+    /// other members fail with [`MeshSendError::Regrouped`] when they receive a message of that group. Then they make the next group, too.
+    /// So a member that gives up should begin with a collective that sends to all members at once: [`Collective::AllToAll`], which may have
+    /// no bytes. In a [`Collective::Barrier`] a member sends to most others only after it received messages, and those members may
+    /// still wait in the old group.
     ///
     /// # Errors
     /// [`GroupError::Missing`]: poll the mesh until all are reached.
@@ -95,7 +96,7 @@ impl Group {
         })
     }
 
-    /// Begins a collective; see [`Collective`] for what each brings and gets.
+    /// Begins a collective. [`Collective`] documents the input and output of each.
     ///
     /// # Errors
     /// The data does not fit the collective.
@@ -111,7 +112,7 @@ impl Group {
         Ok(Running { progress })
     }
 
-    /// Takes what is left over of groups before this one, for nobody.
+    /// Receives and drops messages of earlier groups from all members.
     pub(super) fn pass_over<P: Provider, N: Network>(&self, mesh: &mut Mesh<P, N>) {
         let others = Ranks::first(mesh.ranks()).without(mesh.rank());
         let mut members = Members { group: self, mesh };
@@ -123,14 +124,14 @@ impl Group {
 }
 
 impl Running {
-    /// Goes on as far as it can; `true` once it is done here. The mesh is to be polled in between, and afterwards until
-    /// what others still wait for is sent: [`Mesh::poll`] does both.
+    /// Advances the collective without waiting. Returns `true` when it is done on this member. Call [`Mesh::poll`] between calls, and also
+    /// afterwards, so that the messages that other members still wait for are sent.
     ///
     /// # Errors
-    /// It came to nothing, and the group with it.
+    /// The collective failed. The group is not usable afterwards.
     ///
     /// # Panics
-    /// If `combine` does. The collective then comes to nothing: later calls return
+    /// If `combine` panics. The collective has failed then: later calls return
     /// [`CollectiveError::Interrupted`](doorbell_core::collective::CollectiveError::Interrupted).
     pub fn poll<P: Provider, N: Network>(
         &mut self,
@@ -141,8 +142,8 @@ impl Running {
     ) -> Result<bool, GroupError> {
         let mut members = Members { group, mesh };
         let is_done = self.progress.poll(&mut members, data, combine)?;
-        // A member that is needed may wait for one that is lost, or may have given up on it. While members leave, some are gone
-        // once they are not needed, and that is no error.
+        // If any member is lost, the collective cannot be done, since a member that this one needs may wait for the lost member. While
+        // members leave, a member that is gone is not needed any more, which is no error.
         if !is_done && !members.mesh.state.is_parting {
             members.check_all().map_err(CollectiveError::Exchange)?;
         }
@@ -150,7 +151,7 @@ impl Running {
     }
 }
 
-/// A mesh, as long as its members are those of the group.
+/// The mesh as a collective uses it. Every call fails if a member is not that of the group any more.
 struct Members<'a, P: Provider = Rdma, N: Network = Tcp> {
     group: &'a Group,
     mesh: &'a mut Mesh<P, N>,
@@ -165,7 +166,7 @@ impl<P: Provider, N: Network> Members<'_, P, N> {
         }
     }
 
-    /// Whether all are there as they were.
+    /// Checks that all members are reachable, and that none was restarted.
     fn check_all(&mut self) -> Result<(), MeshSendError> {
         let all = Ranks::first(self.mesh.ranks());
         all.iter().try_for_each(|rank| self.check(rank))?;
@@ -175,7 +176,7 @@ impl<P: Provider, N: Network> Members<'_, P, N> {
         }
     }
 
-    /// Takes what a member sent in groups before this one, for nobody; what it sent in a later one stays for that.
+    /// Receives and drops messages of a member that belong to earlier groups. A message of a later group is kept, and is an error here.
     fn pass_over(&mut self, from: Rank) -> Result<(), MeshSendError> {
         loop {
             let next = self.mesh.state.next_from(from).map(CollectiveHeader::parse);

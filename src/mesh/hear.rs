@@ -1,4 +1,4 @@
-//! Receipt of frames that come over the links of a mesh.
+//! Processing of events and frames from the links of a mesh.
 
 use doorbell_core::Instant;
 use doorbell_core::rank::{Rank, Ranks};
@@ -14,7 +14,7 @@ use super::unlinked::{Attempts, NotLinked};
 use crate::link::{LinkEvent, LinkId};
 
 impl State {
-    /// Takes in what a link reports.
+    /// Processes an event of a link.
     pub(super) fn hear(&mut self, link: LinkId, event: LinkEvent<'_>, now: Instant) {
         match event {
             LinkEvent::Accepted => self.neighbours.push(Neighbour::new(link, None, None, now)),
@@ -43,8 +43,8 @@ impl State {
                     .position(|neighbour| neighbour.link == link);
                 if let Some(place) = place {
                     let neighbour = self.neighbours.swap_remove(place);
-                    // A member that passed the barrier passed it with this member in it. A member that closes its link before
-                    // has reasons of its own.
+                    // While this member leaves, a member that closes its link has passed the barrier, and so all members have entered
+                    // it. A link that is closed at another time proves nothing.
                     let is_left = reason == FinalReason::PeerClosed && neighbour.joined().is_some();
                     self.was_left |= self.is_parting && is_left;
                     let rank = neighbour.rank;
@@ -55,7 +55,7 @@ impl State {
                     self.lose(&neighbour, now);
                 }
             }
-            // A mesh grants nothing, asks for nothing, lends nothing and takes no transfers (`MeshConfig::links`).
+            // A mesh uses no grants, one-sided requests, loans or transfers (`MeshConfig::links`).
             LinkEvent::Session(_)
             | LinkEvent::Granted { .. }
             | LinkEvent::Withdrawn { .. }
@@ -75,7 +75,7 @@ impl State {
         let was_joined = neighbour.was_joined;
         let (header, body) = match RelayHeader::parse(frame) {
             Ok(read) => read,
-            // As of another mesh: nothing it will say can be read.
+            // Another version of the format: no frame of this peer can be read.
             Err(error) if error.field == Field::Version && !was_joined => {
                 self.turn_away(link);
                 return;
@@ -88,7 +88,7 @@ impl State {
         match MeshFrameKind::from_wire(header.kind()) {
             Some(MeshFrameKind::Join) => self.hear_join(link, header.source(), body, now),
             Some(MeshFrameKind::Announcement) if was_joined => self.hear_announcement(link, body, now),
-            // Links carry more, and what is for another is kept.
+            // Links may carry longer frames, but the memory for relayed frames is bounded by this length.
             Some(MeshFrameKind::Data | MeshFrameKind::Grant)
                 if frame.len() > self.config.frame_bytes_max() =>
             {
@@ -118,7 +118,7 @@ impl State {
             self.note_ahead(rank);
             return;
         }
-        // A link of a start before is over, though that is not known yet.
+        // If the start is later than the known one, the link of the earlier start is dead, although its end was not reported yet.
         let known = self.started(rank);
         let is_later = join.as_ref().is_some_and(|join| known < Some(join.started));
         let is_earlier = join.as_ref().is_some_and(|join| Some(join.started) < known);
@@ -127,7 +127,7 @@ impl State {
         let Some(neighbour) = self.neighbour_mut(link) else {
             return;
         };
-        // The member of the higher rank connects.
+        // The member of the higher rank connects, so the peer of an accepted link must have a higher rank.
         let is_who = neighbour
             .rank
             .map_or(rank > config.rank, |expected| expected == rank);
@@ -163,13 +163,13 @@ impl State {
         self.announce();
     }
 
-    /// Ends the link to somebody who is no member.
+    /// Closes the link to a peer that is not a member, and reports it.
     pub(super) fn turn_away(&mut self, link: LinkId) {
         self.part_from(link);
         self.events.push_back(MeshEvent::TurnedAway);
     }
 
-    /// Ends a link, and hears nothing more on it.
+    /// Closes a link, and ignores further frames on it.
     fn part_from(&mut self, link: LinkId) {
         if let Some(neighbour) = self.neighbour_mut(link) {
             neighbour.is_turned_away = true;
@@ -183,7 +183,7 @@ impl State {
             return;
         };
         let rank = announcement.rank();
-        // This member knows its own neighbours better than any other; only the news of a later start of it counts.
+        // An announcement about this member itself is ignored, except that it may show that a later start of this rank is known.
         if rank == self.config.rank && announcement.started() > self.config.started {
             let other = self.neighbour_mut(link).and_then(|neighbour| neighbour.rank);
             self.note_start(other, NotLinked::StartedLater);
@@ -212,8 +212,8 @@ impl State {
         self.turn_away_earlier(rank, announcement.started(), now);
     }
 
-    /// Turns away who is linked as a member that started later, as is heard now: that link is one of before, or of somebody whose clock
-    /// was set back.
+    /// Rejects the peer of a link to an earlier start of a member, since a later start is known now. The link belongs to the earlier
+    /// process, or to a process whose clock was set back.
     fn turn_away_earlier(&mut self, rank: Rank, started: u64, now: Instant) {
         let is_earlier =
             |other: &&mut Neighbour| other.rank == Some(rank) && other.was_joined && other.started < started;
@@ -227,14 +227,14 @@ impl State {
         self.announce();
     }
 
-    /// Notes which of the starts of a member and this one is why there is no link.
+    /// Records the conflict of starts that is the reason why there is no link to a member.
     fn note_start(&mut self, rank: Option<Rank>, why: NotLinked<'static>) {
         if let Some(attempts) = rank.and_then(|rank| self.attempts.get_mut(rank.index())) {
             attempts.start = Some(why);
         }
     }
 
-    /// A member was heard of that started then.
+    /// Records the start of a member. If it is later than the known one, messages and announcements of the earlier start are dropped.
     fn meet(&mut self, rank: Rank, started: u64) {
         let Self {
             members,
@@ -255,7 +255,7 @@ impl State {
             before => {
                 if before.is_some() {
                     events.push_back(MeshEvent::Restarted(rank));
-                    // Nothing that it said before it was started again leads anywhere, here or where it is passed on.
+                    // Announcements of the earlier start are void, here and at members that get them from this one.
                     let nothing = Announcement::new(rank, started, 0, Ranks::NONE, Ranks::NONE);
                     let latest = announcements.get_mut(rank.index());
                     if let (Heard::News, Some(latest)) = (map.hear(&nothing), latest) {
@@ -304,7 +304,7 @@ impl State {
             self.drop_one();
             return;
         };
-        // A grant of another start is no fault of its sender.
+        // A grant of another start is not an error of its sender, so it is ignored and not counted as dropped.
         if member.is_of_now(&pair, config) && !member.hear_grant(pair.grant, now, config, pool) {
             self.drop_one();
         }

@@ -1,8 +1,8 @@
-//! Links that flap: the time after which a link that came back is used for routes again.
+//! Hold-down of flapping links: how long after its return a link is avoided by routes.
 //!
-//! Each change of neighbours is announced to all members, which compute their routes anew and retransmit messages under way. A cable with
-//! a loose contact would make them do that as often as it flaps. So the loss of a link is announced at once, and the return of a link that
-//! flaps waits.
+//! Each change of neighbours is announced to all members. They compute their routes anew and retransmit messages in flight. A cable with
+//! a loose contact would cause this as often as it flaps. So the loss of a link is announced at once, but the return of a flapping link
+//! is announced later.
 //!
 //! Source: RFC 2453, section 3.10.1, which has such a wait between triggered updates.
 
@@ -10,19 +10,20 @@ use core::time::Duration;
 
 use doorbell_core::{Deadline, Instant};
 
-/// The links to one member: how steady they are.
+/// The hold-down of the links to one member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HoldDown {
     was_lost: bool,
-    /// Since when there is one again.
+    /// When the link came back after a loss.
     back_at: Option<Instant>,
-    /// Whether the last was lost before it had been back for as long as it takes.
+    /// Whether the link was last lost within the hold-down time after it had come back.
     is_flapping: bool,
+    /// The end of the hold-down.
     until: Option<Deadline>,
 }
 
 impl HoldDown {
-    /// The link is over, or has no rail.
+    /// Records that the link has ended or has lost its rails.
     pub(super) fn lost(&mut self, now: Instant, hold_down: Duration) {
         if let Some(back_at) = self.back_at.take() {
             self.is_flapping = !Deadline::after(back_at, hold_down).has_passed(now);
@@ -30,9 +31,9 @@ impl HoldDown {
         (self.was_lost, self.until) = (true, None);
     }
 
-    /// There is a link, with a rail; says whether it is held down now.
+    /// Records that there is a link with a rail. Returns whether it is held down now.
     pub(super) fn is_back(&mut self, now: Instant, hold_down: Duration) -> bool {
-        // One that was never lost is new.
+        // A link that was never lost is new, and is not held down.
         if self.was_lost {
             self.back_at = Some(now);
             self.until = self.is_flapping.then(|| Deadline::after(now, hold_down));
@@ -40,17 +41,17 @@ impl HoldDown {
         self.is_held()
     }
 
-    /// Whether it is to be gone round, though something goes over it.
+    /// Whether routes avoid the link although it has a rail.
     pub(super) const fn is_held(&self) -> bool {
         self.until.is_some()
     }
 
-    /// When it is no longer.
+    /// Returns when the hold-down ends.
     pub(super) const fn until(&self) -> Option<Deadline> {
         self.until
     }
 
-    /// Says whether it was held until now, and is no longer.
+    /// Ends the hold-down if its time is over. Returns whether it ended by this call.
     pub(super) fn is_over(&mut self, now: Instant) -> bool {
         self.until.take_if(|until| until.has_passed(now)).is_some()
     }
@@ -72,10 +73,10 @@ mod tests {
         assert!(!link.is_back(at(0), LONG));
         link.lost(at(1), LONG);
         assert!(!link.is_back(at(2), LONG));
-        // Steady for just as long as it takes.
+        // The link was up for exactly the hold-down time.
         link.lost(at(7), LONG);
         assert!(!link.is_back(at(8), LONG));
-        // And not quite.
+        // The link was up for a shorter time.
         link.lost(at(12), LONG);
         assert!(link.is_back(at(13), LONG) && link.is_held());
     }
@@ -87,7 +88,7 @@ mod tests {
         link.is_back(at(1), LONG);
         for flap in 1..100 {
             link.lost(at(flap * 4), LONG);
-            // Without a rail first, and then over.
+            // The link first loses its rails, and then ends.
             link.lost(at(flap * 4), LONG);
             assert!(!link.is_held() && link.until().is_none());
             assert!(link.is_back(at(flap * 4 + 1), LONG), "{flap}");

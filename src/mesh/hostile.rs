@@ -1,4 +1,4 @@
-//! Any bytes as a frame of a mesh: what must hold. Tests and the fuzzer run it.
+//! Properties that hold when any bytes are read as a frame of a mesh. Tests and the fuzzer check them.
 
 use doorbell_core::collective::CollectiveHeader;
 use doorbell_core::rank::{Rank, Ranks};
@@ -6,10 +6,10 @@ use doorbell_core::route::{ANNOUNCEMENT_BYTES, Announcement, Heard, Map, RelayHe
 
 use super::frame::{Join, MeshFrameKind, PairHeader};
 
-/// Reads `bytes` as a frame. Returns whether they are one.
+/// Reads `bytes` as a frame. Returns whether they are a valid frame.
 ///
 /// # Panics
-/// The reading breaks a promise.
+/// The parser violates a property.
 pub fn check(bytes: &[u8]) -> bool {
     let plain = plain::frame(bytes);
     let (header, body) = match RelayHeader::parse(bytes) {
@@ -53,7 +53,7 @@ pub fn check(bytes: &[u8]) -> bool {
     heard.is_some()
 }
 
-/// Checks the header of all frames: it is written again as it was read, and has one hop less each time it is passed on.
+/// Checks the header of a frame: writing it returns the same bytes, and forwarding it takes one hop away.
 fn check_header(header: &RelayHeader, body: &[u8], bytes: &[u8]) {
     let again = RelayHeader::new(
         header.source(),
@@ -72,7 +72,7 @@ fn check_header(header: &RelayHeader, body: &[u8], bytes: &[u8]) {
     }
 }
 
-/// An announcement's fields; in a map it is news once, and nobody is a neighbour who does not say so himself.
+/// Returns the fields of an announcement. Checks that a map accepts it once, and that members are neighbours only if both announce it.
 fn announcement(body: &[u8]) -> Option<Vec<u64>> {
     let announcement = match Announcement::parse(body) {
         Ok(announcement) => announcement,
@@ -99,7 +99,7 @@ fn announcement(body: &[u8]) -> Option<Vec<u64>> {
         assert_ne!(map.hear(announcement), Heard::News);
         assert!(map.neighbours(rank).is_empty());
         assert_eq!(map.routes(rank).reached(), Ranks::NONE.with(rank));
-        // Once all others say that they are its neighbours, those are that it named, and are members.
+        // After all other members announced `rank` as a neighbour, its neighbours are the members that it announced.
         let all = (0..ranks).filter_map(Rank::new).filter(|other| *other != rank);
         for other in all.clone() {
             map.hear(&Announcement::new(
@@ -134,7 +134,7 @@ fn said(pair: &PairHeader) -> Vec<u64> {
     ]
 }
 
-/// The message as one of a collective.
+/// Checks the message of a data frame as a message of a collective.
 fn check_collective(message: &[u8]) {
     let plain = plain::collective(message);
     match CollectiveHeader::parse(message) {
@@ -155,7 +155,7 @@ fn check_collective(message: &[u8]) {
     }
 }
 
-/// A second reading, from `docs/wire-format.md` and nothing else: slow and obvious, one field after the other.
+/// A second parser, written only from `docs/wire-format.md`: slow and obviously correct, one field after the other.
 mod plain {
     /// The fields of a frame.
     #[derive(Debug, PartialEq, Eq)]
@@ -164,9 +164,9 @@ mod plain {
         pub(super) destination: u64,
         pub(super) hops_left: u64,
         pub(super) kind: u64,
-        /// The fields behind the header, in order.
+        /// The fields after the header, in order.
         pub(super) said: Vec<u64>,
-        /// The message behind the fields of a data frame.
+        /// The message after the fields of a data frame.
         pub(super) message: Vec<u8>,
     }
 
@@ -216,7 +216,7 @@ mod plain {
         is_one.then_some((step, operation, offset, rest))
     }
 
-    /// The next numbers of so many bytes each, the first byte the highest.
+    /// Reads big-endian numbers of the given lengths in bytes.
     fn numbers<const N: usize>(rest: &mut Vec<u8>, bytes: [usize; N]) -> Option<[u64; N]> {
         let mut numbers = [0; N];
         for (number, bytes) in numbers.iter_mut().zip(bytes) {
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// With `DOORBELL_WRITE_SEEDS` set, writes them anew; without, says whether they are still what they were.
+    /// With `DOORBELL_WRITE_SEEDS` set, writes the seeds. Otherwise checks that the stored seeds are unchanged.
     #[test]
     fn seeds_are_what_this_version_writes() {
         for (name, frame) in frames() {

@@ -1,9 +1,9 @@
-//! Leaving of a mesh once no other member needs this one any more, which is known and not guessed.
+//! Leaving a mesh, when it is certain that no other member needs this one any more.
 //!
-//! A member is needed while somebody may lack its last messages, or is reached only through it and has last messages of its
-//! own. So a member first waits until all have acknowledged its messages, and then until all others have waited for the same: a
-//! barrier says so. Behind the barrier one of two members goes first, and may be the other's way to the rest. But no member
-//! closes a link before it has passed the barrier, so a closed link proves that all have reached it.
+//! A member is needed while another member may lack its last messages, or needs it as a relay for last messages. So a member first waits
+//! until all others have acknowledged its messages. Then it waits in a barrier until all others have waited in the same way. A member
+//! that passed the barrier may close its links while another still waits in it, and may be the only relay of that other. But no member
+//! closes a link before it has passed the barrier. So a link that the peer closed proves that all members have entered the barrier.
 
 use core::mem;
 
@@ -17,9 +17,9 @@ use super::group::{Group, GroupError, Running};
 use super::membership::Mesh;
 use crate::connect::node::Node;
 
-/// A member on its way out of a mesh, with all others: begun by [`Group::leave`].
+/// The leaving of a mesh, by all members together: begun by [`Group::leave`].
 ///
-/// A peer that is stopped for a while is waited for. A peer to which no way leads any more is not: its link reports that after
+/// It waits for a peer that is stopped for a while. It does not wait for a peer without a route: its link ends after
 /// [`recover_within`](doorbell_core::session::SessionConfig::recover_within).
 #[derive(Debug)]
 #[must_use = "it advances by being polled"]
@@ -31,20 +31,19 @@ pub struct Leaving {
 
 #[derive(Debug)]
 enum Phase {
-    /// Some member does not have all of this member's messages yet.
+    /// Some member has not acknowledged all messages of this member.
     Words,
-    /// Some member may still wait for that.
+    /// This member waits in the barrier.
     Others(Running),
-    /// A member is lost, so the barrier cannot pass. Members whose messages are not acknowledged retransmit until then, through
-    /// this member.
+    /// A member is lost, so the barrier cannot complete. Until the deadline, this member still relays the retransmissions of others.
     Without(GroupError, Deadline),
     /// The links are being closed.
     Links,
 }
 
 impl Group {
-    /// Leaves the mesh together with all other members, which have to do the same. No collective is possible any more, and
-    /// links are closed once no member needs them. By the deadline the leaving is over in any case.
+    /// Leaves the mesh together with all other members, which have to do the same. No collective is possible any more. The
+    /// links are closed when no member needs them. The leaving ends at the deadline in any case.
     pub const fn leave(self, deadline: Deadline) -> Leaving {
         Leaving {
             group: self,
@@ -55,21 +54,20 @@ impl Group {
 }
 
 impl Leaving {
-    /// Goes on as far as it can; `true` once no member needs this one any more and its links are closed. The mesh is to be
-    /// polled in between.
+    /// Advances the leaving without waiting. Returns `true` when no member needs this one any more and its links are closed. Poll the mesh
+    /// between calls.
     ///
     /// # Errors
-    /// [`GroupError::TimedOut`] at the deadline: [`Mesh::member_counts`] gives the unacknowledged messages of each member. Or a
-    /// member was lost. Then this member waited for twice [`resend_after`](crate::mesh::MeshConfig::resend_after), in which members
-    /// that still had messages to pass through this one have sent them.
+    /// [`GroupError::TimedOut`] at the deadline: [`Mesh::member_counts`] returns the unacknowledged messages of each member. Or a
+    /// member was lost. Then the error is returned after twice [`resend_after`](crate::mesh::MeshConfig::resend_after), in which this
+    /// member relayed retransmissions of others.
     pub fn poll<P: Provider, N: Network>(
         &mut self,
         node: &Node<P, N>,
         mesh: &mut Mesh<P, N>,
     ) -> Result<bool, GroupError> {
         let now = node.network().now();
-        // Messages left over from earlier groups are taken: their senders wait until they are, and this member waits for its
-        // senders.
+        // Messages of earlier groups are received and dropped. Otherwise their senders would wait for room, and this member for them.
         self.group.pass_over(mesh);
         if let Phase::Words = self.phase {
             let others = Ranks::first(mesh.ranks()).and(mesh.reached());
@@ -109,7 +107,7 @@ impl Leaving {
         Ok(false)
     }
 
-    /// When to poll again at the latest, if nothing happens in the mesh before: the deadline of a [`Mesh::wait`] in between.
+    /// Returns the latest time of the next poll, if nothing happens in the mesh before. Use it as the deadline of [`Mesh::wait`].
     #[must_use]
     pub fn wake(&self) -> Deadline {
         match &self.phase {
@@ -119,7 +117,7 @@ impl Leaving {
     }
 }
 
-/// The data of a barrier: none.
+/// Returns the data of a barrier: none.
 const fn nothing() -> Data<'static> {
     Data {
         input: None,

@@ -1,4 +1,5 @@
-//! The messages between this member and another: kept by number until they arrive, and accepted once and in order.
+//! The messages between this member and another. The sender keeps them until they are acknowledged. The receiver accepts each once, in
+//! order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,53 +13,53 @@ use super::pool::Pool;
 /// Messages between this member and another, since both started.
 #[derive(Debug, Default)]
 pub(super) struct Member {
-    /// Start of the other member; none until it is known.
+    /// Start of the other member; `None` until it is known.
     pub(super) started: Option<u64>,
-    /// Frames that it has not acknowledged; the first has the number `acknowledged`.
+    /// Frames that the other member has not acknowledged. The first has the number `acknowledged`.
     kept: VecDeque<Arc<Vec<u8>>>,
     acknowledged: u32,
-    /// Number of kept frames that were sent, and are not to be retransmitted.
+    /// Number of kept frames that were sent and do not have to be retransmitted now.
     sent: usize,
-    /// Number of kept frames that were ever sent. An honest member acknowledges no more.
+    /// Number of kept frames that were sent at least once. An honest member acknowledges no others.
     sent_once: usize,
-    /// Number of frames that it accepts, from `acknowledged` on.
+    /// Number of frames that the other member accepts, from `acknowledged` on.
     room: u32,
     resend_at: Option<Deadline>,
-    /// Time to send a message for which it reported no room: a later report of room may be lost.
+    /// Time to send a message although the other member reported no room: its later report of room may be lost.
     probe_at: Option<Deadline>,
-    /// Whether the link that leads to it refused the last frame.
+    /// Whether the link towards the other member refused the last frame.
     pub(super) is_refused: bool,
-    /// Frames that arrived, and that the application has not taken; the message begins behind the headers.
+    /// Frames that arrived and that the application has not received yet, with their headers.
     arrived: VecDeque<Arc<Vec<u8>>>,
-    /// The number of the next message from it.
+    /// The number of the next message from the other member.
     expected: u32,
-    /// Messages taken since the last grant to it.
+    /// Messages that the application received since the last grant was sent.
     unreported: u32,
-    /// Whether a grant to it is due now, by itself or with a message.
+    /// Whether a grant has to be sent now, alone or with a message.
     owes_grant: bool,
-    /// Whether a message arrived or was taken since the last grant to it.
+    /// Whether a message arrived, or the application received one, since the last grant was sent.
     has_news: bool,
-    /// Time of the next grant, unless a message to it carries one before.
+    /// Time of the next grant, unless a message carries one earlier.
     grant_at: Option<Deadline>,
     pub(super) counts: MeshMemberCounts,
 }
 
-/// Counts of the messages between this member and another, over all its starts.
+/// Counts of the messages between this member and another, over all starts of the other member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MeshMemberCounts {
-    /// Messages to it that were accepted for sending.
+    /// Messages to the other member that were accepted for sending.
     pub sent: u64,
-    /// Messages from it that the application took.
+    /// Messages from the other member that the application received.
     pub received: u64,
-    /// Messages to it that were retransmitted.
+    /// Messages to the other member that were retransmitted.
     pub sent_again: u64,
-    /// Messages to it that it has not acknowledged.
+    /// Messages to the other member that it has not acknowledged.
     pub waiting: u64,
 }
 
 impl Member {
-    /// Begins with a member that was not known, or started again: what was under way is of the one before.
+    /// Begins anew with a member that became known or was restarted. Messages of the earlier start are dropped.
     pub(super) fn begin(&mut self, started: u64, window: u32, pool: &mut Pool) {
         let kept = self.kept.drain(..).chain(self.arrived.drain(..));
         kept.for_each(|frame| pool.give_back(frame));
@@ -70,19 +71,19 @@ impl Member {
         };
     }
 
-    /// Whether one more message is accepted. With no room at all one message is accepted, to ask for room.
+    /// Whether one more message is accepted for sending. If the other member has no room, one message is still accepted, as a probe.
     pub(super) fn has_room(&self, config: &MeshConfig) -> bool {
         let kept = u32::try_from(self.kept.len()).unwrap_or(u32::MAX);
         kept < config.window.min(self.room.max(1))
     }
 
-    /// The number of the next message that is taken in.
+    /// Returns the number of the next message that is accepted for sending.
     pub(super) fn next_sequence(&self) -> u32 {
         let kept = u32::try_from(self.kept.len()).unwrap_or(u32::MAX);
         self.acknowledged.wrapping_add(kept)
     }
 
-    /// The counts.
+    /// Returns the counts.
     pub(super) fn counts(&self) -> MeshMemberCounts {
         MeshMemberCounts {
             waiting: u64::try_from(self.kept.len()).unwrap_or(u64::MAX),
@@ -95,9 +96,9 @@ impl Member {
         self.kept.push_back(frame);
     }
 
-    /// Returns the frame to send next, and whether it has the present grant: a link that shares the frame has it as it is. If the
-    /// member reported no room, the frame goes after some time all the same: a member that refuses it reports its room, since an
-    /// earlier report may be lost.
+    /// Returns the frame to send next, and whether it carries the current grant. A frame that a link still shares cannot be changed, and
+    /// carries an older grant. If the other member reported no room, the frame is returned after some time, as a probe. The other
+    /// member answers the probe with its room, since an earlier report may be lost.
     pub(super) fn unsent(&mut self, now: Instant, config: &MeshConfig) -> Option<(&Arc<Vec<u8>>, bool)> {
         let grant = self.grant(config);
         let frame = self.kept.get_mut(self.sent)?;
@@ -117,7 +118,7 @@ impl Member {
         }
         self.sent_once = self.sent_once.max(self.sent.saturating_add(1));
         if self.room == 0 {
-            // It goes once there is room, and until then as rarely.
+            // A probe does not count as sent. The frame is sent again when there is room, or as the next probe.
             self.probe_at = None;
             return;
         }
@@ -138,13 +139,13 @@ impl Member {
         self.resend_at.is_some_and(|at| at.has_passed(now))
     }
 
-    /// Whether a frame of it is of the present starts of both.
+    /// Whether a frame of the other member belongs to the current starts of both.
     pub(super) fn is_of_now(&self, pair: &PairHeader, config: &MeshConfig) -> bool {
         self.started == Some(pair.source_started) && pair.destination_started == config.started
     }
 
-    /// Takes in how many it has, and how many more it takes; what is older than is known changes nothing. Says whether it is of what
-    /// was sent: no honest member says anything else.
+    /// Applies a grant of the other member: which messages it has, and how many more it accepts. A grant that is older than the last one
+    /// changes nothing. Returns false if the grant acknowledges a message that was not sent, which no honest member does.
     pub(super) fn hear_grant(
         &mut self,
         grant: Grant,
@@ -166,7 +167,7 @@ impl Member {
             self.sent_once = self.sent_once.saturating_sub(1);
         }
         self.acknowledged = grant.expected;
-        // Between two grants that expect the same message, the one with less room is older, and came by another way.
+        // If two grants expect the same message, the one with less room is older, and took another route.
         self.room = if came > 0 {
             grant.room
         } else {
@@ -181,7 +182,7 @@ impl Member {
         true
     }
 
-    /// Takes in a message, where it is the next one; says whether it is.
+    /// Accepts a message if it is the next one and there is room. Returns whether it was accepted.
     pub(super) fn hear(
         &mut self,
         sequence: u32,
@@ -195,17 +196,17 @@ impl Member {
             self.expected = self.expected.wrapping_add(1);
             self.has_news = true;
         }
-        // It waits for nothing else where it has no more room than this.
+        // With half of the window filled, the sender may soon wait for a grant, so it is sent at once. A refused message also causes one.
         self.owes_grant |= !is_next || waiting.saturating_add(1) >= config.window / 2;
         is_next
     }
 
-    /// The frame of the next message that was not taken, which stays.
+    /// Returns the frame of the next message for the application, and keeps it.
     pub(super) fn next(&self) -> Option<&[u8]> {
         self.arrived.front().map(|frame| frame.as_slice())
     }
 
-    /// The frame of the next message that was not taken.
+    /// Takes the frame of the next message for the application.
     pub(super) fn take(&mut self, config: &MeshConfig) -> Option<Arc<Vec<u8>>> {
         let frame = self.arrived.pop_front()?;
         self.counts.received = self.counts.received.wrapping_add(1);
@@ -215,7 +216,7 @@ impl Member {
         Some(frame)
     }
 
-    /// Whether it is to be notified now how far it got.
+    /// Whether a grant has to be sent now.
     pub(super) fn is_grant_due(&mut self, now: Instant, config: &MeshConfig) -> bool {
         if self.has_news {
             let after = || Deadline::after(now, config.acknowledge_after);
@@ -227,13 +228,13 @@ impl Member {
         self.owes_grant
     }
 
-    /// Has it notified how far it got, since what was said may be lost.
+    /// Sends the grant again, since the last one may be lost.
     pub(super) fn grant_again(&mut self) {
         (self.owes_grant, self.grant_at) = (self.started.is_some(), None);
     }
 
-    /// When to poll again at the latest: to notify it how far it got, to send, or to send again. A frame that a link refused
-    /// waits for a completion, which comes before that link takes more.
+    /// Returns the latest time of the next poll: to send a grant, to send, or to retransmit. After a link refused a frame there is no
+    /// such time for it: the link accepts more only after a completion, which causes a poll.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let has_unsent = self.sent < self.kept.len() && (self.room > 0 || self.probe_at.is_none());
         let can_go = (has_unsent || self.owes_grant) && !self.is_refused;
@@ -244,7 +245,7 @@ impl Member {
         timers.chain(at_once).min()
     }
 
-    /// How far it got: the number of the message that is expected, and how many are taken from it on.
+    /// Returns the current grant for the other member: the next expected message, and how many are accepted from it on.
     pub(super) fn grant(&self, config: &MeshConfig) -> Grant {
         let waiting = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
         Grant {
@@ -283,7 +284,7 @@ mod tests {
         member.did_send(true, now, &config);
         assert_eq!(hear(&mut member, 3), (false, 3));
         assert_eq!(hear(&mut member, 1), (true, 2));
-        // Older, by another way.
+        // An older grant that took another route.
         assert_eq!(hear(&mut member, 0), (true, 2));
         // A message that is to be retransmitted may have arrived all the same.
         assert_eq!(member.send_again(), 1);
@@ -300,7 +301,7 @@ mod tests {
         member.begin(1, config.window, &mut pool);
         member.keep(Arc::new(vec![0; 64]));
         assert!(!member.hear(7, &config, || pool.fill(&[])), "out of turn");
-        // As of a link that has it, and of another after that link was lost.
+        // First a link shares the frame. Then that link is lost, and another sends the frame.
         let (mut shared, mut is_due) = (None, Vec::new());
         for _ in 0..2 {
             let (frame, has_grant) = member.unsent(now, &config).unwrap();

@@ -1,4 +1,4 @@
-//! A member's view of its mesh: links, ways, and the messages to all others.
+//! A member of a mesh: its links and routes, and the messages to all other members.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -31,17 +31,17 @@ use crate::machine::tcp::Tcp;
 use crate::rails::Rails;
 use crate::worker::Worker;
 
-/// Time that a link to a peer that does not belong here has to close.
+/// Time limit for closing a link that is not wanted any more, for example to a rejected peer.
 const TURN_AWAY_WITHIN: core::time::Duration = core::time::Duration::from_millis(100);
 
-/// Interval of looks for answers of members that are asked or connected to, and for room to send.
+/// Interval of polls while members are asked for their handles, links are made, or a Join or an announcement waits for room.
 const ASK_EVERY: core::time::Duration = core::time::Duration::from_millis(1);
 
 /// A member of a mesh.
 ///
 /// # Waiting
-/// A thread that has a processor of its own calls [`Mesh::poll`] without rest. Another one calls [`Mesh::wait`], which sleeps while there
-/// is nothing to do, or asks [`Mesh::ready_to_sleep`] in an event loop of its own. It receives all messages that are there before it waits.
+/// A thread with a dedicated processor busy-polls [`Mesh::poll`]. Other threads call [`Mesh::wait`], which sleeps while there
+/// is nothing to do, or [`Mesh::ready_to_sleep`] in an event loop. Receive all messages that have arrived before you wait.
 ///
 /// ```
 /// use doorbell::link::WatchedNetwork;
@@ -73,19 +73,19 @@ const ASK_EVERY: core::time::Duration = core::time::Duration::from_millis(1);
 pub struct Mesh<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) links: Links<P, N>,
     pub(super) state: State,
-    /// Members that are found by their address.
+    /// Members that are known by their TCP address.
     pub(super) sought: Vec<Discovery<N>>,
-    /// Members whose handles are known, and to which links are to be begun.
+    /// Members whose handles are known, and to which links begin after a port scan.
     pub(super) found: Vec<Discovered>,
-    /// Whether a frame came in the last poll.
+    /// Whether a frame arrived in the last poll.
     pub(super) came: bool,
 }
 
 impl<P: Provider, N: Network> Mesh<P, N> {
-    /// A member without links, on these Workers: the same are to be given in each call, in the same order.
+    /// Makes a member without links, on these Workers. Pass the same Workers to each call, in the same order.
     ///
     /// # Errors
-    /// The configuration makes no sense, or there can be no links.
+    /// The configuration is invalid, or [`Links::new`] fails.
     pub fn new(node: &Node<P, N>, workers: &[Worker<P>], config: &MeshConfig) -> Result<Self, MeshError> {
         config.check()?;
         let no_rank = MeshError::NoSuchRank {
@@ -144,11 +144,11 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         })
     }
 
-    /// Lets members of higher ranks link to this one. The handle is for them. Their handshakes advance as the mesh is polled, as
-    /// in [`Links::listen_polled`]; over TCP, [`Mesh::listen`] has a thread for them.
+    /// Lets members of higher ranks link to this one. Give them the returned handle. The handshakes advance when the mesh is polled, as
+    /// with [`Links::listen_polled`]. Over TCP, [`Mesh::listen`] runs them on a thread instead.
     ///
     /// # Errors
-    /// None of the devices has a usable rail, or the port cannot be had.
+    /// None of the devices has a usable rail, or the system refuses to listen at the address.
     pub fn listen_polled(
         &mut self,
         node: &Arc<Node<P, N>>,
@@ -158,14 +158,13 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(self.links.listen_polled(node, workers, address)?)
     }
 
-    /// Links to a member by its handle, over all rails that reach it. Between two members the one of the higher rank connects.
-    /// The call does nothing on the other one, nor if there is a link by this handle. If no rail reaches the member, other
-    /// members are to be between, and [`Mesh::not_linked`] gives the reason. On a [`Node::open`] a thread of the Node looks at
-    /// our ports, and polling begins the link.
+    /// Links to a member by its handle, over all rails that reach it. The member of the higher rank connects; on the other
+    /// one the call does nothing. If there is a link to the process of this handle, the link uses the rails of this handle from now on.
+    /// If no rail reaches the member, messages to it need a relay, and [`Mesh::not_linked`] returns the reason. With a Node of
+    /// [`Node::open`] a thread of the Node first scans the local ports, and a later poll begins the link.
     ///
     /// # Errors
-    /// There is no such rank, this member leaves, or no link can be begun. [`Mesh::not_linked`] reports errors that are known
-    /// only later.
+    /// There is no such rank, this member leaves, or no link can be begun. [`Mesh::not_linked`] returns errors that occur later.
     pub fn connect(
         &mut self,
         node: &Node<P, N>,
@@ -183,7 +182,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(())
     }
 
-    /// Whether this one is to connect to a member: of each two the one of the higher rank.
+    /// Whether this member has to connect to the member `rank`. The member of the higher rank connects.
     fn is_to_connect(&self, rank: Rank) -> Result<bool, MeshError> {
         let MeshConfig { rank: own, ranks, .. } = self.state.config;
         match rank.number() < ranks {
@@ -193,7 +192,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         }
     }
 
-    /// Links to a member over these rails of ours.
+    /// Links to a member over these local rails.
     pub(super) fn link_over(
         &mut self,
         node: &Node<P, N>,
@@ -206,11 +205,11 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         let is_of_rank = |neighbour: &Neighbour| neighbour.rank == Some(rank);
         let mut known = state.neighbours.iter().filter(|neighbour| is_of_rank(neighbour));
         if let Some(neighbour) = known.find(|neighbour| neighbour.instance == instance) {
-            // Its rails may be others.
+            // The handle may list other rails than before.
             self.links.reroute_over(our_rails, (neighbour.link, handle), now);
             return Ok(());
         }
-        // If it was started again, that is known here before its link says so.
+        // Another instance means that the member was restarted. The link to the earlier instance is dropped before its end is reported.
         state.replace(rank, is_of_rank, now);
         let link = self.links.connect_over(node, our_rails, handle)?;
         state
@@ -220,9 +219,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(())
     }
 
-    /// Links to a member that listens at a TCP address, of whatever network. The member is asked there for its handle until
-    /// there is a link, and again whenever the link is gone: it may have been started again, or be reached by other rails.
-    /// Between two members the one of the higher rank connects; on the other one the call does nothing.
+    /// Links to a member that listens at a TCP address. Any network that reaches the address will do. The mesh asks the member for its
+    /// handle until there is a link, and again when the link is lost, since the member may have restarted or have other rails.
+    /// The member of the higher rank connects; on the other one the call does nothing.
     ///
     /// # Errors
     /// There is no such rank, or this member leaves.
@@ -234,8 +233,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(())
     }
 
-    /// Has the ports of the Workers' devices looked at again, as [`Links::refresh`] does where a device said that something
-    /// changed: members that are linked are notified.
+    /// Scans the ports of the Workers' devices again, as [`Links::refresh`] does. Call it when a device reported a change. Linked members
+    /// are notified of changed rails.
     ///
     /// # Errors
     /// As for [`Links::refresh`].
@@ -243,8 +242,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(self.links.refresh(node, workers)?)
     }
 
-    /// Returns the result of [`Mesh::refresh`], once for each look: the new handle, if it changed, for members that are not
-    /// linked. `None` while the ports are looked at.
+    /// Returns the result of [`Mesh::refresh`], once for each scan: the new handle if it changed, to be given to members that are not
+    /// linked. `None` while the scan is in progress.
     ///
     /// # Errors
     /// As for [`Links::take_refreshed`].
@@ -252,18 +251,18 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Some(self.links.take_refreshed()?.map_err(MeshError::Link))
     }
 
-    /// Whether a link leads to a member, over which something goes now.
+    /// Whether there is a link to this member that is connected now.
     #[must_use]
     pub fn is_linked(&self, rank: Rank) -> bool {
         let mut neighbours = self.state.neighbours.iter();
         neighbours.any(|neighbour| neighbour.rank == Some(rank) && self.links.is_connected(neighbour.link))
     }
 
-    /// Reasons why no link leads to a member, from the last attempts of this member to link to it. Empty for a member that is
-    /// linked, and for one that is to link to this one and has not tried.
+    /// Returns the reasons why there is no link to a member, from the last attempts. Empty if the member is linked. Also empty if the
+    /// other member has to connect, and has not tried.
     pub fn not_linked(&self, rank: Rank) -> impl Iterator<Item = NotLinked<'_>> {
         let mut neighbours = self.state.neighbours.iter();
-        // The link of an earlier start may still be there, to report why that start is turned away.
+        // The link to an earlier start may still exist, to tell that process why it is rejected.
         let neighbour =
             neighbours.find(|neighbour| neighbour.rank == Some(rank) && neighbour.outdated.is_none());
         let rails = neighbour.map(|neighbour| self.links.not_connected(neighbour.link));
@@ -278,14 +277,13 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             .filter(move |_| !is_joined)
     }
 
-    /// Polls the Workers and goes on with all there is; `each` gets what happened. Never waits.
+    /// Polls the Workers and advances the mesh as far as possible; `each` gets the events. Never waits.
     ///
     /// # Errors
-    /// A Worker cannot be polled, and is of no further use.
+    /// A Worker cannot be polled. It is not usable afterwards.
     ///
     /// # Panics
-    /// If `each` does, and loses nothing by it. The event it had is delivered. The next poll begins where this one
-    /// ended.
+    /// If `each` panics. Nothing is lost: the event that it got counts as delivered, and the next poll delivers the other events.
     pub fn poll(
         &mut self,
         node: &Node<P, N>,
@@ -305,7 +303,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             state.hear(id, event, now);
         };
         links.take_in(workers, now, |id, event| take(id, event, state), |_, _, _| {})?;
-        // Between the two halves, so that what is said goes in this poll, what came in it and is passed on included.
+        // These steps run between the two halves of the links' poll. So everything is sent in this poll, including relayed frames that
+        // arrived in this poll.
         state.let_up(now);
         state.find_ways();
         state.say(links, now);
@@ -321,7 +320,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             links.close(link, Deadline::after(now, TURN_AWAY_WITHIN));
         }
         if let Some(deadline) = state.closing {
-            // Links that are made only now are closed, too, and nothing is owed to a peer that has not said who it is.
+            // Links that come up while this member leaves are closed, too. A link without a Join of the peer is closed at once.
             for neighbour in &state.neighbours {
                 let by = if neighbour.was_joined {
                     deadline
@@ -332,7 +331,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             }
         }
         while let Some(event) = state.events.pop_front() {
-            // Members are expected to go in parting: that is not logged.
+            // While this member leaves, members are expected to close their links. These events are not logged.
             if !state.is_parting {
                 log_event(&event);
             }
@@ -341,12 +340,11 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(())
     }
 
-    /// Closes all links, each once the messages that it has taken are acknowledged, and by the deadline in any case. A link
-    /// without a rail is closed at once if another way leads to its member, which learns of the closing by that way. No new
-    /// links are begun.
+    /// Closes all links. Each is closed when its messages are acknowledged, and at the deadline in any case. A link without a rail is
+    /// closed at once if there is another route to its member. No new links are begun.
     pub(super) fn close(&mut self, now: Instant, deadline: Deadline) {
         self.state.closing = Some(deadline);
-        // Nothing is waited for on their account.
+        // Without these, the leaving does not wait for links that were not made yet.
         self.sought.clear();
         self.found.clear();
         for neighbour in &self.state.neighbours {
@@ -357,27 +355,28 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         }
     }
 
-    /// Whether its links are being closed, since it leaves ([`Group::leave`](crate::mesh::Group::leave)): members that are not linked any more are not to be connected to.
+    /// Whether the links of this member are being closed, since it leaves ([`Group::leave`](crate::mesh::Group::leave)). Then do not
+    /// connect to members again.
     #[must_use]
     pub const fn is_closing(&self) -> bool {
         self.state.closing.is_some()
     }
 
-    /// Takes a message of two parts to be sent to a member; later polls send it, and again where it is lost on its way.
+    /// Accepts a message in two parts for a member. Later polls send it, and retransmit it if it may be lost.
     ///
     /// # Errors
-    /// [`MeshSendError::WouldBlock`] is backpressure; the others say why none goes.
+    /// [`MeshSendError::WouldBlock`] is backpressure. Other errors say why the message cannot be sent.
     pub fn send(&mut self, to: Rank, header: &[u8], payload: &[u8]) -> Result<(), MeshSendError> {
         self.state.send(to, header, payload)
     }
 
-    /// Gives the next message of a member to `look`, which has the two parts as one; `None` where there is none.
+    /// Passes the next message of a member to `look`, with both parts joined. Returns `None` if there is no message.
     ///
     /// # Errors
-    /// There is none, and no way leads to the member.
+    /// There is no message and no route to the member, or there is no such member.
     ///
     /// # Panics
-    /// If `look` does. The message is received, and the next call goes on with the one behind it.
+    /// If `look` panics. The message counts as received, and the next call returns the one after it.
     pub fn receive<R>(
         &mut self,
         from: Rank,
@@ -386,19 +385,19 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         self.state.receive(from, look)
     }
 
-    /// This member.
+    /// Returns the rank of this member.
     #[must_use]
     pub const fn rank(&self) -> Rank {
         self.state.config.rank
     }
 
-    /// How many members there are.
+    /// Returns the number of members.
     #[must_use]
     pub const fn ranks(&self) -> u8 {
         self.state.config.ranks
     }
 
-    /// The longest message.
+    /// Returns the length of the longest message.
     #[must_use]
     pub const fn message_bytes_max(&self) -> usize {
         self.state.config.message_bytes_max
@@ -422,26 +421,27 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         &self.state.map
     }
 
-    /// When a member started, this one or another that was heard of.
+    /// Returns the start of this or another member; `None` if it is not known.
     #[must_use]
     pub fn started(&self, rank: Rank) -> Option<u64> {
         self.state.started(rank)
     }
 
-    /// The counts.
+    /// Returns the counts of this member.
     #[must_use]
     pub const fn counts(&self) -> MeshCounts {
         self.state.counts
     }
 
-    /// Counts of the messages between this member and another; zero if there is no such member.
+    /// Returns the counts of the messages between this member and another; zero if there is no such member.
     #[must_use]
     pub fn member_counts(&self, rank: Rank) -> MeshMemberCounts {
         let member = self.state.members.get(rank.index());
         member.map(Member::counts).unwrap_or_default()
     }
 
-    /// The members that share a subnet with this one, each with its link, as far as they said who they are.
+    /// Returns the links whose member is known, each with the rank of the member. The rank is known from the beginning if this side
+    /// connected, and otherwise from the member's Join.
     pub fn neighbours(&self) -> impl Iterator<Item = (Rank, LinkId)> {
         let neighbours = self.state.neighbours.iter();
         neighbours.filter_map(|neighbour| Some((neighbour.rank?, neighbour.link)))
@@ -453,9 +453,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         &self.links
     }
 
-    /// Returns when to poll again at the latest, if no completion comes before and no peer connects: at once if messages were
-    /// sent or received since the last poll that others are to hear of. The time is short while members are asked for their
-    /// handles, or links are made, for loops that do not watch the streams of that ([`Mesh::watched`] lists them).
+    /// Returns the latest time of the next poll, if no completion comes and no peer connects before. The time is now if the application
+    /// sent or received messages since the last poll, so that frames have to be sent. The time is short while members are asked for
+    /// their handles or links are made, for loops that do not watch the streams in [`Mesh::watched`].
     #[must_use]
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
         let is_asking = self.sought.iter().any(Discovery::is_asking) || self.links.is_connecting();
@@ -463,7 +463,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         self.wake_watched(now).into_iter().chain(soon).min()
     }
 
-    /// When to poll again at the latest, where network traffic ends a sleep, too.
+    /// Returns the latest time of the next poll, for callers that also wake when a stream is ready.
     pub(super) fn wake_watched(&self, now: Instant) -> Option<Deadline> {
         let members = self.state.wake(now).into_iter();
         let links = self.links.wake(now);
@@ -471,7 +471,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         let sought = self.sought.iter().filter(|sought| !is_found(sought));
         let sought = sought.map(Discovery::wake);
         let again = self.found.iter().filter_map(Discovered::again);
-        // No signal reports that ports were looked at.
+        // No signal reports the end of a port scan.
         let is_looking = self.found.iter().any(|found| found.again().is_none());
         let is_soon = is_looking || self.state.has_to_say();
         let soon = is_soon.then(|| Deadline::after(now, ASK_EVERY));
@@ -481,11 +481,11 @@ impl<P: Provider, N: Network> Mesh<P, N> {
 }
 
 impl<P: Provider> Mesh<P, Tcp> {
-    /// Lets members of higher ranks link to this one. The handle is for them. Handshakes have a thread of their own, as in
+    /// Lets members of higher ranks link to this one. Give them the returned handle. The handshakes run on a separate thread, as with
     /// [`Links::listen`].
     ///
     /// # Errors
-    /// None of the devices has a usable rail, the port cannot be had, or the system gave no thread.
+    /// None of the devices has a usable rail, the system refuses to listen at the address, or it gave no thread.
     pub fn listen(
         &mut self,
         node: &Arc<Node<P>>,
@@ -496,7 +496,7 @@ impl<P: Provider> Mesh<P, Tcp> {
     }
 }
 
-/// Logs what happened in a mesh.
+/// Logs an event of the mesh.
 fn log_event(event: &MeshEvent) {
     match event {
         MeshEvent::Reachable(rank) => log!(info, "a way leads to a member", rank = rank),

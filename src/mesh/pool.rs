@@ -1,27 +1,29 @@
-//! Memory of frames that wait, used again and again.
+//! Reusable buffers for frames.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::frame::SHORT_BYTES_MAX;
 
-/// How many free buffers are looked at for one that no link shares.
+/// How many free buffers are checked for one that no link shares.
 const LOOKS: usize = 4;
 
-/// Buffers that the mesh does not use now. Each is made when no free one of its size is found, so there are about as many of each size as
-/// ever waited at a time, and were shared by links at that time. None is dropped: frames of mixed sizes would then allocate for ever.
+/// Buffers that the mesh does not use now. A buffer is allocated when no free one of its size is found. So the number of buffers of each
+/// size is about the largest number that was ever in use at the same time, by the mesh or by links. Buffers are never dropped:
+/// otherwise frames of mixed sizes would allocate again and again.
 ///
-/// A buffer has at most twice the bytes of its frame. So a link whose peer acknowledges nothing holds twice the bytes of its fragments, however
-/// short its frames are.
+/// A buffer has at most twice the length of its frame. So the frames that a link shares while its peer acknowledges nothing take at most
+/// twice their length.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// By size: those at n have 2^n bytes, or those of the longest frame. Links may still share some: rather those that came back last.
+    /// The free buffers by size class: class n holds buffers of 2^n bytes, or of the longest frame. Links may still share some of them,
+    /// most likely those at the back.
     free: Vec<VecDeque<Arc<Vec<u8>>>>,
     frame_bytes: usize,
 }
 
 impl Pool {
-    /// A pool for messages whose frames have so many bytes at most, and for frames that are no messages.
+    /// Makes a pool for frames of messages up to `frame_bytes` bytes, and for the short frames that are no messages.
     pub(super) fn new(frame_bytes: usize) -> Self {
         Self {
             free: Vec::new(),
@@ -29,7 +31,7 @@ impl Pool {
         }
     }
 
-    /// A buffer that holds these parts, one behind the other.
+    /// Returns a buffer that holds these parts, one after the other.
     pub(super) fn fill(&mut self, parts: &[&[u8]]) -> Arc<Vec<u8>> {
         let length = parts
             .iter()
@@ -44,7 +46,8 @@ impl Pool {
         frame
     }
 
-    /// Takes out one of a size that no link shares, if it is among the next ones. Shared ones go behind all others.
+    /// Takes a buffer that no link shares, if one of the first [`LOOKS`] free buffers of its size is such a buffer. Shared buffers are moved
+    /// to the back.
     fn unshared(&mut self, bytes: usize) -> Option<Arc<Vec<u8>>> {
         let free = self.free.get_mut(class(bytes))?;
         for _ in 0..LOOKS {
@@ -68,7 +71,7 @@ impl Pool {
     }
 }
 
-/// The place of a size among all sizes.
+/// Returns the size class of a buffer.
 fn class(bytes: usize) -> usize {
     bytes.next_power_of_two().trailing_zeros() as usize
 }

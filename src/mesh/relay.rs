@@ -1,4 +1,4 @@
-//! Frames that wait here on their way between two other members.
+//! Frames that this member relays between two other members.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,11 +7,10 @@ use doorbell_core::rank::{RANKS_MAX, Rank};
 
 use super::pool::Pool;
 
-/// Frames to be passed on, in the order they came, by destination.
+/// Queues of frames to be forwarded, one queue for each destination, in the order of arrival.
 ///
-/// At most a window of messages and a few grants are under way between two members, since a member sends no more until they are
-/// taken. So the number of frames here is bounded, as is the length of each. A frame is taken in without waiting for one to be
-/// passed on, so rings of members do not lock up.
+/// Flow control allows a window of messages and a few grants in flight between two members. So the number of frames here is bounded, as
+/// is the length of each. A frame is accepted without waiting until another was forwarded, so rings of members do not deadlock.
 #[derive(Debug)]
 pub(super) struct Relay {
     waiting: Vec<VecDeque<(Rank, Arc<Vec<u8>>)>>,
@@ -23,13 +22,13 @@ impl Relay {
         let window = usize::try_from(window).unwrap_or(usize::MAX);
         Self {
             waiting: (0..ranks.min(RANKS_MAX)).map(|_| VecDeque::new()).collect(),
-            // As much again for what goes a second time, and for grants.
+            // Four windows leave room for retransmissions and grants.
             pair_max: window.saturating_mul(4),
         }
     }
 
-    /// Keeps a frame until it can be passed on; returns whether it does. A frame of a pair that has more here than it may is
-    /// dropped: its sender ignores the window, or will retransmit it.
+    /// Keeps a frame until it can be forwarded. Returns false, and drops the frame, if its source and destination have too many frames
+    /// here. Then the source ignores the window, or will retransmit the frame.
     pub(super) fn keep(&mut self, from: Rank, to: Rank, frame: impl FnOnce() -> Arc<Vec<u8>>) -> bool {
         let Some(waiting) = self.waiting.get_mut(to.index()) else {
             return false;
@@ -42,7 +41,7 @@ impl Relay {
         true
     }
 
-    /// The next frame for a member.
+    /// Returns the next frame for a member.
     pub(super) fn next(&self, to: Rank) -> Option<&Arc<Vec<u8>>> {
         let (_, frame) = self.waiting.get(to.index())?.front()?;
         Some(frame)
@@ -55,7 +54,7 @@ impl Relay {
         }
     }
 
-    /// Drops what is for a member that cannot be reached; how many there were.
+    /// Drops the frames for a member that is unreachable. Returns their number.
     pub(super) fn drop_for(&mut self, to: Rank, pool: &mut Pool) -> u64 {
         let mut dropped: u64 = 0;
         while self.next(to).is_some() {

@@ -1,4 +1,4 @@
-//! Frames that a mesh sends over its links: Joins, announcements, frames that it passes on, and its own messages and grants.
+//! Sending over the links of a mesh: Joins, announcements, relayed frames, and this member's messages and grants.
 
 use doorbell_core::Instant;
 use doorbell_core::network::Network;
@@ -12,9 +12,10 @@ use super::state::State;
 use crate::link::Links;
 
 impl State {
-    /// The ways as they are now, and what follows where they changed.
+    /// Computes the routes again if the map changed or a link was lost. Reports members that became reachable or unreachable, and marks
+    /// messages that may be lost to be retransmitted.
     pub(super) fn find_ways(&mut self) {
-        // Looking takes longer than all the rest of a poll that finds nothing.
+        // Computing the routes takes longer than the rest of an idle poll.
         if !core::mem::take(&mut self.is_map_new) && self.lost_links.is_empty() {
             return;
         }
@@ -24,12 +25,12 @@ impl State {
             (self.routes.hops(*rank), self.routes.next(*rank)) != (before.hops(*rank), before.next(*rank))
         };
         let all = Ranks::first(self.config.ranks);
-        // Another link may lead the same way.
+        // A lost link may have been replaced already, with the same routes. Frames on it may be lost all the same.
         let other = core::mem::take(&mut self.lost_links);
         let other = all.iter().filter(is_other).fold(other, Ranks::with);
-        // A link that was lost further on may leave the next step and the hops as they were.
+        // A link that was lost further on may leave the next hop and the number of hops unchanged.
         let other = other.or(self.routes.cut_since(&before));
-        // A frame is dropped by the member behind those that it may go through.
+        // With `hops_max` relays, a route has one hop more.
         let hops_max = self.config.hops_max.saturating_add(1);
         let is_near = |rank: &Rank| self.routes.hops(*rank).is_some_and(|hops| hops <= hops_max);
         let reached = all.iter().filter(is_near).fold(Ranks::NONE, Ranks::with);
@@ -42,8 +43,8 @@ impl State {
             self.counts.dropped = self.counts.dropped.saturating_add(dropped);
         }
         self.reached = reached;
-        // Messages and grants that went another way may be lost, and so may those that went through a member to which another
-        // way leads now. Only these are repeated: if ways change elsewhere, members still have theirs.
+        // Messages and grants may be lost if the route to their destination changed, or the route to a relay that they may have used.
+        // Only these are sent again. Route changes elsewhere lose nothing of this member.
         for rank in all.iter() {
             let through = before.between(rank).with(rank);
             let member = self.members.get_mut(rank.index());
@@ -55,7 +56,7 @@ impl State {
         }
     }
 
-    /// Says who this is and who is whose neighbour, where that is to be said.
+    /// Sends the Joins and announcements that have to be sent.
     pub(super) fn say<P: Provider, N: Network>(&mut self, links: &mut Links<P, N>, now: Instant) {
         let config = self.config;
         let join = Join {
@@ -73,13 +74,13 @@ impl State {
                 if !neighbour.has_to_say() || !neighbour.has_joined {
                     continue;
                 }
-                // So that it can say why: of what is reported of it, it looks at the start alone.
+                // The peer gets an announcement about itself, so that it can report the reason. It reads only the start in it.
                 let later = self.members.get(rank.index()).and_then(|member| member.started);
                 let later = Announcement::new(rank, later.unwrap_or(0), 0, Ranks::NONE, Ranks::NONE);
                 let header = RelayHeader::new(config.rank, rank, 0, MeshFrameKind::Announcement as u16);
                 let frame = self.pool.fill(&[&header.to_bytes(), &later.to_bytes()]);
                 if links.send(neighbour.link, &frame).is_ok() {
-                    // It is being closed: nothing else is said there.
+                    // The link is being closed: nothing else is sent on it.
                     neighbour.is_up = false;
                     self.unwanted.push(neighbour.link);
                 }
@@ -108,7 +109,7 @@ impl State {
         }
     }
 
-    /// Passes on what waits for a way.
+    /// Forwards relayed frames to destinations that a link leads to.
     pub(super) fn pass_on<P: Provider, N: Network>(&mut self, links: &mut Links<P, N>) {
         for rank in self.reached.iter() {
             let Some(link) = self.link_towards(rank) else {
@@ -124,7 +125,7 @@ impl State {
         }
     }
 
-    /// Sends what this member has for others: messages, and how far it got.
+    /// Sends this member's messages and grants.
     pub(super) fn transmit<P: Provider, N: Network>(&mut self, links: &mut Links<P, N>, now: Instant) {
         for rank in self.reached.without(self.config.rank).iter() {
             let Some(link) = self.link_towards(rank) else {
@@ -144,7 +145,7 @@ impl State {
                 }
                 member.did_send(has_grant, now, &self.config);
             }
-            // A message that went carried the grant.
+            // A grant is sent alone only if no message carried it.
             if let (true, Some(started)) = (member.is_grant_due(now, &self.config), member.started) {
                 let pair = PairHeader {
                     source_started: self.config.started,

@@ -1,4 +1,4 @@
-//! Sleeping for a mesh: that for its links, and for the members that are asked for their handles.
+//! Sleeping until a mesh has something to do. This includes the sleeping for its links, and the members that are asked for handles.
 
 use core::hash::{Hash as _, Hasher as _};
 use std::hash::DefaultHasher;
@@ -44,7 +44,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         })
     }
 
-    /// A mark of all that a poll begins or ends, and that only another poll looks at.
+    /// Returns a hash of the state that a poll changes and only the next poll acts on. A change means that another poll is needed.
     fn mark(&self) -> u64 {
         let mut mark = DefaultHasher::new();
         (self.links.mark(), self.found.len(), self.state.has_to_say()).hash(&mut mark);
@@ -54,7 +54,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         mark.finish()
     }
 
-    /// When to poll again at the latest, whatever the descriptors report.
+    /// Returns the latest time of the next poll, if no descriptor is ready before.
     fn sleeps_until(&self, workers: &[Worker<P>], now: Instant) -> Deadline {
         let links = self.links.sleeps_until(workers, now);
         self.wake_watched(now).map_or(links, |wake| wake.min(links))
@@ -62,13 +62,14 @@ impl<P: Provider, N: Network> Mesh<P, N> {
 }
 
 impl<P: Watched, N: WatchedNetwork> Mesh<P, N> {
-    /// Polls until something happened, or until the deadline. In between it polls without rest, or sleeps, as `how` says.
+    /// Polls until something happened, or until the deadline. Between polls it spins or sleeps, as `how` says.
     ///
-    /// It returns for events, which `each` gets as from [`Mesh::poll`], and if a frame came: then a message may be there
-    /// ([`Mesh::receive`]), and there may be room for one that was refused ([`Mesh::send`]). It may return for nothing. Receive all
-    /// that is there before: it returns once for each frame that comes, and not for messages that were left.
+    /// The call returns after events, which `each` gets as from [`Mesh::poll`], and after a frame arrived. Then there may be a message
+    /// ([`Mesh::receive`]), or room for a message that was refused ([`Mesh::send`]). The call may also return for no visible reason.
+    /// Receive all messages before the call: it returns for frames that arrive, and not for messages that were left.
     ///
-    /// The thread wakes for what wakes it in [`Links::wait`](crate::link::Links::wait), and for members that are asked for their handles.
+    /// The thread wakes for the same reasons as in [`Links::wait`](crate::link::Links::wait), and for answers of members that are asked for
+    /// their handles.
     ///
     /// # Errors
     /// A Worker was made without notification and the thread is to sleep, or a completion queue failed.
@@ -94,11 +95,11 @@ impl<P: Watched, N: WatchedNetwork> Mesh<P, N> {
         outcome
     }
 
-    /// Makes the Workers' completion queues wake the thread that sleeps at them, and polls once more. Returns until when the thread
-    /// may sleep at the latest, or `None` if something happened meanwhile, as in [`Mesh::wait`]: act on it, and ask again.
+    /// Prepares a sleep in an event loop: arms the notification of the Workers' completion queues, and polls again. Returns the latest time
+    /// until which the thread may sleep. `None` if something happened meanwhile, as in [`Mesh::wait`]: act on it, and call again.
     ///
-    /// It is for event loops. The sleep is at [`Mesh::watched`]. After each wake-up the loop asks again, and so it does after
-    /// [`Mesh::send`] and [`Mesh::receive`].
+    /// The event loop sleeps on the descriptors of [`Mesh::watched`]. It calls this function again before each sleep, and so after each
+    /// wake-up and after [`Mesh::send`] and [`Mesh::receive`].
     ///
     /// # Errors
     /// As for [`Mesh::wait`].
@@ -115,7 +116,7 @@ impl<P: Watched, N: WatchedNetwork> Mesh<P, N> {
         Ok(is_ready.then(|| self.sleeps_until(workers, node.network().now())))
     }
 
-    /// Sleeps until one of [`Mesh::watched`] is ready, or until this moment, as
+    /// Sleeps until a descriptor of [`Mesh::watched`] is ready, or until the time `until`, as
     /// [`Links::sleep`](crate::link::Links::sleep) does.
     ///
     /// # Errors
@@ -134,8 +135,8 @@ impl<P: Watched, N: WatchedNetwork> Mesh<P, N> {
 }
 
 impl<P: Watched> Mesh<P, Tcp> {
-    /// Every descriptor that ends a sleep for this mesh, those of the Workers among them, as
-    /// [`Links::watched`](crate::link::Links::watched) lists them.
+    /// Returns every descriptor that ends a sleep for this mesh, including the descriptors of the Workers, as
+    /// [`Links::watched`](crate::link::Links::watched) does.
     ///
     /// # Errors
     /// A Worker was made without notification.

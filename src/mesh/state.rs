@@ -1,4 +1,4 @@
-//! State of a member, all but its links; and the questions that it answers.
+//! The state of a mesh member, except its links.
 
 use std::collections::VecDeque;
 
@@ -19,46 +19,47 @@ use super::relay::Relay;
 use super::unlinked::{Attempts, NotLinked};
 use crate::link::{LinkError, LinkId};
 
-/// All but the links.
+/// The state of a mesh member, except its links.
 pub(super) struct State {
     pub(super) config: MeshConfig,
-    /// When it was made, by the clock that it is polled by.
+    /// When the mesh was made, by the clock of the host.
     pub(super) began: Instant,
-    /// Members of which it was reported that their start is said to be too far ahead.
+    /// Members for which [`MeshEvent::StartedAhead`] was reported.
     pub(super) reported_ahead: Ranks,
     pub(super) map: Map,
     pub(super) routes: Routes,
-    /// Whether the map may have changed since ways were looked for.
+    /// Whether the map may have changed since the routes were computed.
     pub(super) is_map_new: bool,
-    /// To whom a link was lost since then, and with it what it had taken.
+    /// Members whose link was lost since the routes were computed, with the frames on it.
     pub(super) lost_links: Ranks,
+    /// The members that are reachable within the limit of hops, this one included.
     pub(super) reached: Ranks,
-    /// How many announcements this member made.
+    /// The sequence number of this member's last announcement.
     pub(super) announced: u32,
-    /// The neighbours in the last announcement, and the neighbours without a rail in it.
+    /// The neighbours in the last announcement, and those of them without a rail.
     pub(super) said: (Ranks, Ranks),
-    /// How steady the links to each are.
+    /// The hold-down of the links to each member.
     pub(super) hold_downs: Vec<HoldDown>,
-    /// The latest announcement of each.
+    /// The latest announcement of each member.
     pub(super) announcements: Vec<Option<[u8; ANNOUNCEMENT_BYTES]>>,
     pub(super) neighbours: Vec<Neighbour>,
     pub(super) members: Vec<Member>,
-    /// Failures of the attempts to link to each.
+    /// Failures of the attempts to link to each member.
     pub(super) attempts: Vec<Attempts>,
-    /// Links that ended in this poll, and to whom.
+    /// Links that ended in this poll, with the member at the other end.
     pub(super) ended: Vec<(Rank, LinkId)>,
     pub(super) relay: Relay,
     pub(super) pool: Pool,
     pub(super) events: VecDeque<MeshEvent>,
     /// The last group that was made of all members.
     pub(super) group: GroupId,
-    /// Links to be closed.
+    /// Links that have to be closed.
     pub(super) unwanted: Vec<LinkId>,
-    /// Whether all have what this member said, and it says no more.
+    /// Whether this member leaves, and all members have acknowledged its messages.
     pub(super) is_parting: bool,
-    /// Whether a member closed its link to this one while it was parting.
+    /// Whether a member closed its link to this one while `is_parting` was set.
     pub(super) was_left: bool,
-    /// By when all links are to be closed, where they are to be.
+    /// The deadline for closing all links; `None` while they are not being closed.
     pub(super) closing: Option<Deadline>,
     pub(super) counts: MeshCounts,
 }
@@ -122,12 +123,12 @@ impl State {
         Ok(Some(look(message_of(&frame))))
     }
 
-    /// The message of a member that is received next.
+    /// Returns the next message from a member, without receiving it.
     pub(super) fn next_from(&self, from: Rank) -> Option<&[u8]> {
         Some(message_of(self.members.get(from.index())?.next()?))
     }
 
-    /// When a member started, this one or another that was heard of.
+    /// Returns the start of this or another member; `None` if it is not known.
     pub(super) fn started(&self, rank: Rank) -> Option<u64> {
         if rank == self.config.rank {
             return Some(self.config.started);
@@ -135,7 +136,7 @@ impl State {
         self.members.get(rank.index())?.started
     }
 
-    /// Whether a start is further ahead of the time here than clocks may differ.
+    /// Whether a start is further ahead of the time here than the configuration allows.
     pub(super) fn is_ahead(&self, started: u64, now: Instant) -> bool {
         let passed_ns = now.to_ns().saturating_sub(self.began.to_ns());
         let ahead = u64::try_from(self.config.start_ahead_max.as_nanos()).unwrap_or(u64::MAX);
@@ -143,7 +144,7 @@ impl State {
         started > here.saturating_add(ahead)
     }
 
-    /// Notes that the start of a member is said to be too far ahead, and reports it once.
+    /// Records that the announced start of a member is too far ahead, and reports it once.
     pub(super) fn note_ahead(&mut self, rank: Rank) {
         let Some(attempts) = self.attempts.get_mut(rank.index()) else {
             return;
@@ -155,14 +156,14 @@ impl State {
         }
     }
 
-    /// Notes why no link was begun to a member, or that one was.
+    /// Records why no link to a member could be begun. `None` records that one was begun.
     pub(super) fn note_not_begun(&mut self, rank: Rank, why: Option<LinkError>) {
         if let Some(attempts) = self.attempts.get_mut(rank.index()) {
             attempts.not_begun = why;
         }
     }
 
-    /// Notes that a link to a member is over, and why.
+    /// Records that a link to a member has ended, and why.
     pub(super) fn note_over(&mut self, rank: Rank, link: LinkId, reason: FinalReason) {
         if let Some(attempts) = self.attempts.get_mut(rank.index()) {
             attempts.over = Some(reason);
@@ -170,7 +171,7 @@ impl State {
         }
     }
 
-    /// Notes that something goes over the link to a member again, or for the first time.
+    /// Records that the link to a member can carry frames again, or for the first time.
     pub(super) fn note_back(&mut self, rank: Rank, now: Instant) {
         let hold_down = self.config.hold_down;
         let held = self.hold_downs.get_mut(rank.index());
@@ -179,7 +180,7 @@ impl State {
         }
     }
 
-    /// Notes that nothing goes over the link to a member any more.
+    /// Records that the link to a member can no longer carry frames.
     pub(super) fn note_lost(&mut self, rank: Rank, now: Instant) {
         let hold_down = self.config.hold_down;
         if let Some(held) = self.hold_downs.get_mut(rank.index()) {
@@ -187,7 +188,7 @@ impl State {
         }
     }
 
-    /// A link to a neighbour is over, and with it what it had taken.
+    /// Records that a link to a neighbour has ended. Frames that it had accepted may be lost.
     pub(super) fn lose(&mut self, neighbour: &Neighbour, now: Instant) {
         if let Some(rank) = neighbour.joined() {
             self.lost_links = self.lost_links.with(rank);
@@ -196,7 +197,7 @@ impl State {
         self.announce();
     }
 
-    /// Lets go of links to a member that was started again: another link leads to it, or a later handle.
+    /// Drops links to an earlier start of a member: another link or a later handle leads to its current start.
     pub(super) fn replace(&mut self, rank: Rank, is_replaced: impl Fn(&Neighbour) -> bool, now: Instant) {
         while let Some(place) = self.neighbours.iter().position(&is_replaced) {
             let before = self.neighbours.swap_remove(place);
@@ -207,7 +208,7 @@ impl State {
         }
     }
 
-    /// Has links that were held down for long enough as ways again, and turns away peers that have not said in time who they are.
+    /// Ends hold-downs whose time is over, and rejects peers whose Join did not arrive in time.
     pub(super) fn let_up(&mut self, now: Instant) {
         loop {
             let late = self.silent().find(|(_, until)| until.has_passed(now));
@@ -220,14 +221,14 @@ impl State {
         }
     }
 
-    /// The links on which nobody has said yet who it is, and by when that is to be said.
+    /// Returns the links on which no Join has arrived, each with the deadline for the Join.
     fn silent(&self) -> impl Iterator<Item = (LinkId, Deadline)> {
         let within = self.config.link.session.recover_within;
         let neighbours = self.neighbours.iter();
         neighbours.filter_map(move |neighbour| Some((neighbour.link, neighbour.silent_until(within)?)))
     }
 
-    /// Says anew who the neighbours are, where that has changed.
+    /// Announces the neighbours of this member, if they changed.
     pub(super) fn announce(&mut self) {
         let own = self.config.rank;
         let (mut neighbours, mut without_rail) = (Ranks::NONE, Ranks::NONE);
@@ -256,7 +257,7 @@ impl State {
         }
     }
 
-    /// Members that have announced their neighbours.
+    /// Returns the members that have announced their neighbours.
     pub(super) fn known(&self) -> Ranks {
         let known = (0..self.config.ranks).filter_map(Rank::new);
         known
@@ -264,14 +265,14 @@ impl State {
             .fold(Ranks::NONE, Ranks::with)
     }
 
-    /// Whether something is still to be said of who this is, or who is whose neighbour.
+    /// Whether routes have to be computed, or a Join or an announcement has to be sent.
     pub(super) fn has_to_say(&self) -> bool {
         let is_new = self.is_map_new || !self.lost_links.is_empty();
         is_new || self.neighbours.iter().any(Neighbour::has_to_say)
     }
 
-    /// When to poll again at the latest: for the members that a link leads to, for links that are held down, and for those on
-    /// which nobody has said who it is.
+    /// Returns the latest time of the next poll: for the messages of members that a link leads to, for links that are held down, and for
+    /// links on which no Join has arrived.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let others = self.reached.without(self.config.rank);
         let led_to = others.iter().filter(|rank| self.link_towards(*rank).is_some());
@@ -282,7 +283,7 @@ impl State {
         members.chain(held).chain(silent).min()
     }
 
-    /// The link that leads nearer to a member.
+    /// Returns the link to the next hop towards a member.
     pub(super) fn link_towards(&self, rank: Rank) -> Option<LinkId> {
         let next = self.routes.next(rank)?;
         let mut joined = self
@@ -303,7 +304,7 @@ impl State {
     }
 }
 
-/// The message in a frame of data, behind the headers.
+/// Returns the message in a data frame, which follows the headers.
 fn message_of(frame: &[u8]) -> &[u8] {
     let begin = RELAY_HEADER_BYTES.saturating_add(PAIR_HEADER_BYTES);
     frame.get(begin..).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Reasons why no link leads to a member: the results of the last attempts, kept until there is a link.
+//! Reasons why there is no link to a member: the results of the last attempts, kept until there is a link.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -8,32 +8,33 @@ use doorbell_core::session::FinalReason;
 use crate::error::ConnectError;
 use crate::link::{LinkError, NotConnected};
 
-/// A reason why no link leads to a member, as the last attempt left it.
+/// A reason why there is no link to a member, from the last attempt.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum NotLinked<'m> {
-    /// The member listens at an address, and did not say there by which rails it is reached.
+    /// The member was asked for its handle at this TCP address, and the query failed.
     NotFound {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         why: &'m ConnectError,
     },
-    /// No link could be begun by its handle. If that is for want of a rail, other members are to be between.
+    /// No link could be begun with the member's handle. If no rail reaches the member, messages to it need a relay.
     NotBegun(&'m LinkError),
-    /// The member's link has no rail, or a rail of it could not be connected.
+    /// No local rail reaches the member, or a rail of the link to it could not be connected.
     NotConnected(&'m NotConnected),
-    /// The link there was is over.
+    /// The last link has ended.
     Over(FinalReason),
-    /// The member claims a start before the last one known, and was turned away: its clock was set back.
+    /// The member has an earlier start than the known one, and was rejected. Its clock was set back.
     StartedBefore,
-    /// The member knows of a later start of this one, and turned this one away: the clock was set back. A member with a later
-    /// [`MeshConfig::started`](crate::mesh::MeshConfig::started) is let in.
+    /// The member knows a later start of this rank, and rejected this process. The clock of this host was set back. A process with a later
+    /// [`MeshConfig::started`](crate::mesh::MeshConfig::started) is accepted.
     StartedLater,
-    /// The member says, or another says of it, that it was started further ahead of the time here than
-    /// [`MeshConfig::start_ahead_max`](crate::mesh::MeshConfig::start_ahead_max): a clock is wrong, here or there, or that member lies.
+    /// The member, or another member about it, announced a start that is further ahead of the time here than
+    /// [`MeshConfig::start_ahead_max`](crate::mesh::MeshConfig::start_ahead_max). A clock is wrong, here or there, or the announcement is
+    /// false.
     StartedAhead,
-    /// There is a link, on which it has not said who it is.
+    /// The link is up, but the member has not sent its Join.
     Silent,
 }
 
@@ -62,16 +63,17 @@ impl fmt::Display for NotLinked<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     pub(super) not_begun: Option<LinkError>,
-    /// Why the last link is over.
+    /// Why the last link ended.
     pub(super) over: Option<FinalReason>,
-    /// Conflict between the starts of this member and the other.
+    /// A conflict about the start of this or the other member.
     pub(super) start: Option<NotLinked<'static>>,
-    /// Its rails that were not connected.
+    /// The rails of the last link that could not be connected.
     pub(super) rails: Vec<NotConnected>,
 }
 
 impl Attempts {
-    /// The reasons. `rails` are those of a link that is being made, which count before those of the last.
+    /// Returns the reasons. `rails` are the failed rails of a link that is being made. If there are any, they replace those of the last
+    /// link.
     pub(super) fn reasons<'m>(
         &'m self,
         rails: impl Iterator<Item = &'m NotConnected>,

@@ -10,8 +10,8 @@ use doorbell_core::route::{Map, Routes};
 use super::membership::Mesh;
 
 impl<P: Provider, N: Network> Mesh<P, N> {
-    /// Returns the relays to each reachable member, in order; none if it is reached directly. Each relay routes by its own map, so the
-    /// real route may differ until it knows the same changes.
+    /// Returns the relays on the route to each reachable member, in order. The list is empty for a member that is reached directly. Each
+    /// relay routes by its own map, so the real route may differ until all maps agree.
     #[must_use]
     pub fn ways(&self) -> BTreeMap<Rank, Vec<Rank>> {
         ways(&self.state.map, &self.state.routes)
@@ -19,7 +19,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
 }
 
 fn ways(map: &Map, routes: &Routes) -> BTreeMap<Rank, Vec<Rank>> {
-    // Routes of each member are computed once, since many ways go by it.
+    // The routes of each relay are computed once, since many routes use it.
     let mut of_others: BTreeMap<Rank, Routes> = BTreeMap::new();
     let all = routes.reached().without(routes.from());
     let ways = all.iter().map(|to| {
@@ -44,7 +44,7 @@ mod tests {
         Rank::new(number).unwrap()
     }
 
-    /// Ways from a member of a mesh with these links, to each other one.
+    /// Returns the relays from a member of a mesh with these links to each other member.
     fn named(members: u8, links: &[(u8, u8)], from: u8) -> Vec<(u8, Vec<u8>)> {
         let mut map = Map::new(members).unwrap();
         for at in 0..members {
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(named(5, &line, 4), []);
     }
 
-    /// Each of them chooses by its own rank.
+    /// Each relay chooses by its own rank.
     #[test]
     fn of_ways_that_are_equally_short_each_who_passes_on_chooses_the_rest() {
         let ladder = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 6), (5, 6)];

@@ -1,12 +1,12 @@
-//! Any bytes as a file of keys: what must hold. Tests and the fuzzer run it.
+//! Properties that hold when any bytes are read as a key file. Tests and the fuzzer check them.
 
 use super::key::{KEY_BYTES_MIN, KeyError};
 use super::ring::{KeyRing, KeyRingError};
 
-/// Reads `bytes` as keys. Returns whether they are keys.
+/// Reads `bytes` as keys. Returns whether they are valid keys.
 ///
 /// # Panics
-/// The reading breaks a promise.
+/// The parser violates a property.
 pub fn check(bytes: &[u8]) -> bool {
     let Ok(text) = core::str::from_utf8(bytes) else {
         return false;
@@ -30,7 +30,7 @@ fn keys(ring: &KeyRing) -> Vec<(u32, Vec<u8>)> {
     ring.ids().map(|id| (id, secret(id))).collect()
 }
 
-/// Checks that a ring is within its bounds, is read again from its text, and is not printed.
+/// Checks that a ring is within its limits, that its text is read as the same ring, and that its `Debug` output shows no secret.
 fn check_ring(ring: &KeyRing, plain: &[(u32, Vec<u8>)]) {
     assert!((1..=16).contains(&plain.len()));
     assert_eq!(ring.first().map(|key| key.id().to_u32()), Some(plain[0].0));
@@ -62,19 +62,19 @@ fn check_error(error: &KeyRingError, plain: &plain::Wrong) {
     assert!(!shows(&error.to_string()) && !shows(&format!("{error:?}")));
 }
 
-/// Whether there are more hexadecimal digits in a row than a number or a word has.
+/// Whether the text has more than ten hexadecimal digits in a row, as a secret would. Ids and words have fewer.
 fn shows(text: &str) -> bool {
     let is_other = |letter: char| !letter.is_ascii_hexdigit();
     text.split(is_other).any(|digits| digits.len() > 10)
 }
 
-/// A second reading, from the documentation of [`KeyRing`]: slow and obvious.
+/// A second parser, written from the documentation of [`KeyRing`]: slow and obviously correct.
 mod plain {
     use std::collections::BTreeSet;
 
     use super::KeyError;
 
-    /// The first thing that is wrong.
+    /// The first fault in the text.
     #[derive(Debug, PartialEq, Eq)]
     pub(super) enum Wrong {
         NoKey,
@@ -89,7 +89,7 @@ mod plain {
         let mut line = 1;
         let mut is_comment = false;
         let mut entry = String::new();
-        // With an end of line behind all, each entry is followed by something.
+        // The added line end terminates the last entry.
         for letter in text.chars().chain(['\n']) {
             match letter {
                 '\n' | ',' | '#' if !is_comment || letter == '\n' => {
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Good files cut anywhere, and with any character another.
+    /// Valid files that are truncated at each position, or in which one character is replaced.
     #[test]
     fn changed_files_keep_every_promise() {
         for name in ["two", "in_a_line"] {

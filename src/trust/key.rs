@@ -1,4 +1,4 @@
-//! One key: a secret, and the number both sides know it by.
+//! One key: a secret, and the id by which both sides name it.
 
 use core::fmt;
 use core::hint::black_box;
@@ -7,23 +7,23 @@ use doorbell_core::wire::KeyId;
 
 use super::pattern::{DISTINCT_MIN, pattern};
 
-/// The bytes a key has at least: as many as a tag, so that guessing the one is no easier than guessing the other.
+/// The minimum length of a key in bytes. A tag has the same length, so a key is as hard to guess as a tag.
 pub const KEY_BYTES_MIN: usize = 32;
 
-/// The bytes a key has at most.
+/// The maximum length of a key in bytes.
 const KEY_BYTES_MAX: usize = 1024;
 
-/// A secret that peers share, and its id, which is none.
+/// A secret that peers share, and its id. The id is not secret.
 ///
-/// It is never printed. Its bytes are overwritten when it is dropped; copies that the compiler made of them on the
-/// way, or the operating system when it swapped, are beyond that.
+/// The secret is never printed. Its bytes are overwritten when the key is dropped. Copies made by the compiler, or by the
+/// operating system when it swaps, are not overwritten.
 #[derive(Clone)]
 pub struct Key {
     id: KeyId,
     secret: Vec<u8>,
 }
 
-/// Why something is not a key.
+/// Reason why an id and a secret do not make a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -31,27 +31,27 @@ pub enum KeyError {
     ZeroId,
     /// The secret has fewer bytes than [`KEY_BYTES_MIN`].
     TooShort {
-        /// How many it has.
+        /// The length of the secret.
         bytes: usize,
     },
     /// The secret has more than 1,024 bytes.
     TooLong {
-        /// How many it has.
+        /// The length of the secret.
         bytes: usize,
     },
     /// The secret has fewer than 14 distinct bytes: a placeholder, a number, or a word with padding.
     FewDistinct {
-        /// How many it has.
+        /// The number of distinct bytes.
         distinct: usize,
     },
-    /// The bytes of the secret count up or down.
+    /// The bytes of the secret are a sequence, for example they count up or down.
     Sequence,
-    /// The secret is a shorter one, repeated.
+    /// The secret is a shorter secret, repeated.
     Repeats {
-        /// The bytes after which it repeats.
+        /// The length of the repeated part in bytes.
         period: usize,
     },
-    /// The secret is text: words, or digits that are not decoded.
+    /// The secret is text: words, or hexadecimal or base64 digits that were not decoded.
     Text,
 }
 
@@ -88,9 +88,10 @@ impl fmt::Display for KeyError {
 impl core::error::Error for KeyError {}
 
 impl Key {
-    /// The key of this id with these bytes, which only peers know. `doorbell keygen` makes a file with a random one.
+    /// Makes a key with this id and these secret bytes. `doorbell keygen` writes a file with a random key.
     ///
-    /// A peer without the key can try guesses at it where nobody counts them, so a secret is refused if it is obviously not random:
+    /// Anyone who reaches a listener can obtain a tag and then test guesses of the key offline. So a secret is refused if it is
+    /// obviously not random:
     ///
     /// - It has fewer than 14 distinct bytes.
     ///
@@ -99,13 +100,13 @@ impl Key {
     ///
     /// - It repeats with a period of at most half its length.
     ///
-    /// - It is text with fewer than 20 distinct characters, or with 44 bytes or more. Text is printable ASCII, with tabs, ends of lines and zeros.
+    /// - It is text with fewer than 20 distinct characters, or with 44 bytes or more. Text is printable ASCII, tabs, line ends and zeros.
     ///
-    /// 32 random bytes are refused with a probability of 2^-60.2, and more of them less often. The check finds mistakes. It does not measure entropy: a
-    /// hash of a word passes, and is found as easily as the word. All ways to a key go through it, that of text and files too.
+    /// 32 random bytes are refused with a probability of 2^-60.2, and longer random secrets less often. The check finds mistakes. It does
+    /// not measure entropy: the hash of a word passes, and is as easy to guess as the word. Keys from text and files are checked, too.
     ///
     /// # Errors
-    /// The id is zero, or the bytes are too few, too many or not random.
+    /// The id is zero, or the secret is too short, too long or not random.
     pub fn new(id: u32, secret: &[u8]) -> Result<Self, KeyError> {
         let id = KeyId::new(id).ok_or(KeyError::ZeroId)?;
         let bytes = secret.len();
@@ -124,7 +125,7 @@ impl Key {
         })
     }
 
-    /// Returns the key's number.
+    /// Returns the id of the key.
     #[must_use]
     pub const fn id(&self) -> KeyId {
         self.id
@@ -152,7 +153,7 @@ impl fmt::Debug for Key {
 /// Overwrites a secret.
 pub(crate) fn wipe(secret: &mut [u8]) {
     secret.fill(0);
-    // Somebody might look at it, for all the compiler knows: so the zeros are written.
+    // `black_box` makes the compiler assume that the zeros are read, so it keeps the writes.
     black_box(secret);
 }
 

@@ -1,4 +1,4 @@
-//! Keys from outside the program: a file that only its owner can read, or the environment.
+//! Reads keys from a file that only its owner can read, or from the environment.
 
 use std::io::{Error, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -9,21 +9,21 @@ use rustix::process::geteuid;
 use crate::machine::plain_file;
 use crate::trust::{KeyRing, KeyRingError, wipe};
 
-/// A file of more is none of keys.
+/// The maximum size of a key file in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Permission bits of all users but the owner.
+/// Permission bits of all users except the owner.
 const OTHERS: u32 = 0o077;
 
 impl KeyRing {
-    /// The keys in a file, as text: see [`KeyRing`]. The file must be this user's or root's, and nobody else
-    /// may read or write it (mode 0600 or 0400).
+    /// Reads the keys from a text file in the format that [`KeyRing`] describes. The file must belong to the effective user or to root,
+    /// and its mode must give no rights to others (0600 or 0400).
     ///
-    /// To change keys without a restart, read it again and give the ring to
+    /// To change keys without a restart, read the file again and pass the new trust to
     /// [`Node::set_trust`](crate::Node::set_trust).
     ///
     /// # Errors
-    /// The file cannot be read, is not a secret, or has no good keys in it.
+    /// The file cannot be read, is not kept secret, has more than 64 KiB, or does not contain valid keys.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, KeyRingError> {
         let path = path.as_ref();
         let named = || path.display().to_string();
@@ -43,7 +43,7 @@ impl KeyRing {
         if is.len() > FILE_BYTES_MAX {
             return Err(not_secret(format!("it has {} bytes", is.len())));
         }
-        // With room for all of it at once, no copy is left behind where it would have grown.
+        // The vector has room for the whole file, so it never grows and leaves no copy of the keys in freed memory.
         let mut bytes = Vec::with_capacity(usize::try_from(FILE_BYTES_MAX).unwrap_or_default());
         let read = open.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
         let ring = read
@@ -56,11 +56,11 @@ impl KeyRing {
         ring
     }
 
-    /// The keys in a variable of the environment, as text: see [`KeyRing`]. It stays there, for children and for
-    /// who may look at the process: a file is better.
+    /// Reads the keys from an environment variable in the format that [`KeyRing`] describes. The variable stays in the environment,
+    /// where child processes and whoever may inspect the process can read it. Prefer a file.
     ///
     /// # Errors
-    /// There is no such variable, or it has no good keys in it.
+    /// There is no such variable, or it does not contain valid keys.
     pub fn from_env(variable: &str) -> Result<Self, KeyRingError> {
         let text = std::env::var(variable).map_err(|_| KeyRingError::Environment(variable.into()))?;
         let ring = Self::from_text(&text);
@@ -81,7 +81,7 @@ mod tests {
 
     const TEXT: &str = "3:6a09e667bb67ae853c6ef372a54ff53a510e527f9b05688c1f83d9ab5be0cd19\n";
 
-    /// A file of this test alone, gone at its end.
+    /// A file of one test, which is removed when this is dropped.
     struct Kept(PathBuf);
 
     impl Kept {
@@ -120,7 +120,7 @@ mod tests {
         assert!(matches!(error, KeyRingError::File { .. }), "{error}");
         let error = KeyRing::from_file("/dev/null").unwrap_err().to_string();
         assert!(error.contains("not a plain file"), "{error}");
-        // Nobody will ever write to it, and nobody waits for that.
+        // No process ever writes to this FIFO. Opening it must not block.
         let kept = Kept::new("fifo", "", 0o600);
         fs::remove_file(&kept.0).unwrap();
         mknodat(CWD, &kept.0, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -151,7 +151,7 @@ mod tests {
             error.to_string(),
             "the environment has no keys in DOORBELL_NO_SUCH_KEYS: set it to lines of ID:HEXADECIMAL"
         );
-        // A variable that always exists, and holds no keys.
+        // This variable always exists, and does not contain keys.
         assert!(KeyRing::from_env("PATH").is_err());
     }
 }

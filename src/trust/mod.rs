@@ -1,6 +1,6 @@
-//! Trust of a Node in its peers ([`Trust`]): keys ([`KeyRing`]), or every peer; and the subnets of their addresses.
+//! The peers that a Node trusts ([`Trust`]): all peers, or only peers that have a key ([`KeyRing`]); and the subnets of their addresses.
 //!
-//! A handshake proves a key before the peer has cost a queue pair. A listener limits how many peers connect at a time.
+//! A peer proves its key before a queue pair is made for it. A listener limits how many peers connect at the same time.
 
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
@@ -28,15 +28,15 @@ pub use ring::{KeyRing, KeyRingError};
 
 /// Peers that a [`Node`](crate::Node) trusts, in either direction of a connection.
 ///
-/// There is no default: the code that opens a Node states it.
+/// There is no default: the code that opens a Node has to choose.
 ///
-/// One Node is one trust domain. Its Workers have protection domains of their own, and neither a listener nor a
-/// connection of another Node takes them: what peers of one domain may reach is never what peers of another may.
+/// One Node is one trust domain. Its Workers have separate protection domains, and listeners and connections of another Node
+/// do not accept these Workers. So peers of one trust domain never reach memory of another.
 #[derive(Clone, Debug)]
 pub struct Trust {
-    /// `None` where it goes without.
+    /// `None` if peers need no key.
     keys: Option<Arc<KeyRing>>,
-    /// Subnets in which peers may be; all addresses if it is empty.
+    /// The subnets of allowed peers. If the list is empty, all addresses are allowed.
     subnets: Arc<[IpPrefix]>,
 }
 
@@ -52,8 +52,8 @@ impl Trust {
 
     /// Trusts every peer that reaches the port. Use it in a network without untrusted hosts, such as a lab.
     ///
-    /// A peer that is connected may send messages, and reach windows whose keys it was sent; one that is not may
-    /// cost as many queue pairs as there are handshakes at a time. Peers that have keys do not take this side.
+    /// A connected peer can send messages, and can access windows whose keys it was sent. Before they are connected, peers can
+    /// make this side create a queue pair for each handshake in progress. Peers that have keys reject a side without keys.
     #[must_use]
     pub fn unauthenticated_on_purpose() -> Self {
         Self {
@@ -62,8 +62,8 @@ impl Trust {
         }
     }
 
-    /// Restricts the trust to peers with addresses in these subnets: both the address a handshake comes from and that of the
-    /// rail the peer chose for it. An empty list permits all addresses.
+    /// Restricts the trust to peers with addresses in these subnets. This applies to the TCP address of the peer and to the address of
+    /// the peer's rail. An empty list permits all addresses.
     #[must_use]
     pub fn only_from(mut self, subnets: &[IpPrefix]) -> Self {
         self.subnets = subnets.into();
@@ -76,10 +76,10 @@ impl Trust {
         self.keys.is_some()
     }
 
-    /// Whether a peer may be at this address. IPv4 in IPv6 clothes is IPv4.
+    /// Checks that a peer at this address is allowed. An IPv4-mapped IPv6 address counts as IPv4.
     ///
     /// # Errors
-    /// It is in none of the subnets.
+    /// The address is in none of the subnets.
     pub(crate) fn check_address(&self, address: IpAddr) -> Result<(), ConnectError> {
         let address = address.to_canonical();
         if self.subnets.is_empty() || self.subnets.iter().any(|subnet| subnet.contains(address)) {
@@ -89,16 +89,16 @@ impl Trust {
         }
     }
 
-    /// Whether a connection may go to this rail of a peer's: by its address, and by where its GID leads.
+    /// Checks that a connection to this rail of a peer is allowed: by the rail's address, and by the IP address in its GID.
     ///
     /// # Errors
-    /// One of them is in none of the subnets.
+    /// One of the addresses is in none of the subnets.
     pub(crate) fn check_rail(&self, rail: Option<&AdvertisedRail>) -> Result<(), ConnectError> {
-        // A rail that is none of the peer's was refused by the handshake.
+        // The handshake refuses an index that is none of the peer's rails.
         let Some(rail) = rail else { return Ok(()) };
         self.check_address(rail.address().address())?;
         match rail.gid().to_ip() {
-            // A GID made of the hardware's address leads nowhere that its rail's address does not.
+            // A link-local GID contains a hardware address and reaches only the local link. The address of the rail decides.
             IpAddr::V6(v6) if v6.is_unicast_link_local() => Ok(()),
             address => self.check_address(address),
         }

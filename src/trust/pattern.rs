@@ -1,21 +1,21 @@
-//! Patterns of secrets that nobody drew at random: placeholders, numbers, sequences and words.
+//! Patterns of secrets that are not random: placeholders, numbers, sequences and words.
 
 use super::key::{KeyError, wipe};
 
-/// The distinct bytes that a secret has at least.
+/// The minimum number of distinct bytes in a secret.
 pub(super) const DISTINCT_MIN: usize = 14;
 
-/// The distinct differences that a secret has at least, between neighbours and between every second byte.
+/// The minimum number of distinct differences between adjacent bytes, and between bytes that are two apart.
 const DIFFERENCES_MIN: usize = 13;
 
-/// The distinct characters that a text has at least, to pass for random.
+/// The minimum number of distinct characters in a secret that is text.
 const TEXT_DISTINCT_MIN: usize = 20;
 
-/// The bytes from which on a text is refused whatever its characters are.
+/// Text of at least this many bytes is always refused.
 const TEXT_BYTES: usize = 44;
 
-/// Returns the pattern of a secret that is obviously not random. [`Key::new`](super::Key::new) has the rule, and
-/// how rarely it meets a random secret.
+/// Returns the pattern of a secret that is obviously not random. [`Key::new`](super::Key::new) documents the rules, and
+/// how rarely they refuse a random secret.
 pub(super) fn pattern(secret: &[u8]) -> Option<KeyError> {
     let distinct = distinct(secret.iter().copied());
     if distinct < DISTINCT_MIN {
@@ -34,7 +34,7 @@ pub(super) fn pattern(secret: &[u8]) -> Option<KeyError> {
     None
 }
 
-/// Printable ASCII, or what text is ended and padded with: 99 bytes of 256.
+/// Whether the byte is printable ASCII, or ends a line or pads a text. 99 of the 256 bytes are.
 fn is_of_text(byte: u8) -> bool {
     matches!(byte, b' '..=b'~' | b'\t' | b'\n' | b'\r' | 0)
 }
@@ -44,7 +44,7 @@ fn has_period(secret: &[u8], period: usize) -> bool {
     behind.zip(secret).all(|(later, earlier)| later == earlier)
 }
 
-/// The number of distinct differences between bytes that are a stride apart.
+/// Returns the number of distinct differences between bytes that are `stride` apart.
 fn differences(secret: &[u8], stride: usize) -> usize {
     let behind = secret.iter().skip(stride);
     distinct(
@@ -89,9 +89,9 @@ mod tests {
         ] {
             assert_eq!(pattern(&secret), Some(KeyError::FewDistinct { distinct }));
         }
-        // One less than the least, and the least.
+        // One distinct byte less than the minimum, and the minimum.
         let of = |distinct: u8| -> Vec<u8> {
-            // One to one, and without a step between neighbours that comes often.
+            // The function is one-to-one, and few differences between neighbours are equal.
             let one = |at: u8| at.wrapping_mul(38).wrapping_add(11).wrapping_mul(at);
             let again = (0..32 - distinct).map(|at| at * 5 % distinct);
             (0..distinct).chain(again).map(one).collect()
@@ -107,7 +107,7 @@ mod tests {
             |at| 255 - at,
             |at| at.wrapping_mul(7).wrapping_add(100),
             |at| at ^ 1,
-            // Numbers of 16 bits.
+            // A sequence of 16-bit numbers.
             |at| if at % 2 == 0 { 0x37 } else { 0x80 + at / 2 },
         ];
         for of in counted {

@@ -1,23 +1,23 @@
-//! How many peers were refused for who or where they are.
+//! Counts of peers that were refused because of their key or address.
 
 use doorbell_core::handshake::Cause;
 use doorbell_core::wire::RejectReason;
 
 use crate::error::ConnectError;
 
-/// Peers a listener refused for who or where they are, or that refused it.
+/// Counts of handshakes that failed because of a key or an address. Peers that refused the listener's key count, too.
 ///
-/// Zero where all is well: what grows is keys that were not changed everywhere, or somebody who tries.
+/// All counts are zero in normal operation. They grow if a key was not changed on all hosts, or if somebody tries to intrude.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusals {
-    /// They proved nothing, and a proof was asked.
+    /// Handshakes in which one side has no key and the other side requires one.
     pub unauthenticated: u64,
-    /// They named a key that the other side does not have.
+    /// Handshakes with a key id that the other side does not have.
     pub unknown_key: u64,
-    /// Their proof was wrong.
+    /// Handshakes in which the proof of the key was wrong.
     pub wrong_key: u64,
-    /// Their address, or that of their rail, was in none of the subnets.
+    /// Peers whose address, or the address of whose rail, is outside the subnets of [`Trust::only_from`](crate::Trust::only_from).
     pub address: u64,
 }
 

@@ -1,20 +1,19 @@
-//! The keys of a side: those it takes, and the one it connects with; and how they are written as text.
+//! The keys of one side ([`KeyRing`]), and their text format.
 
 use core::fmt;
 
 use super::key::{Key, KeyError, wipe};
 
-/// How many keys a side may have at a time.
+/// The maximum number of keys of one side.
 const KEYS_MAX: usize = 16;
 
-/// The keys that a side accepts from peers. It connects with the first one.
+/// The keys that a side accepts from peers. The first key is the one it connects with.
 ///
-/// A key is changed in three steps, each on all hosts before the next, and none with a restart. First the new key is accepted
-/// beside the old one. Then the new one is put first, and last the old one is taken out. At no time do two hosts fail to
-/// connect.
+/// A key is changed in three steps without a restart. Each step is done on all hosts before the next step. First add the new key
+/// behind the old key. Then move the new key to the front. Finally remove the old key. Hosts can connect to each other at all times.
 ///
-/// As text, a key is its id, a colon and its bytes in hexadecimal; keys are apart by commas or lines, and
-/// what follows a `#` in a line is a comment:
+/// In text, a key is its id, a colon and its bytes in hexadecimal. Commas or line ends separate keys. The rest of a line after a `#`
+/// is a comment:
 ///
 /// ```text
 /// # since March
@@ -23,7 +22,7 @@ const KEYS_MAX: usize = 16;
 /// ```
 #[derive(Clone, Debug)]
 pub struct KeyRing {
-    /// At least one.
+    /// Never empty.
     keys: Vec<Key>,
 }
 
@@ -37,36 +36,36 @@ pub enum KeyRingError {
     TooMany,
     /// Two keys have this id.
     Twice(u32),
-    /// The text is not that of a key: the number of its line, from 1, and what it lacks.
+    /// The text does not have the format of a key.
     Text {
-        /// The line.
+        /// The number of the line, from 1.
         line: usize,
         /// The fault.
         why: &'static str,
     },
-    /// The text is that of a key that is not good.
+    /// The text has the format of a key, but the id or the secret is refused.
     Key {
-        /// The line.
+        /// The number of the line, from 1.
         line: usize,
         /// The fault.
         error: KeyError,
     },
-    /// The file cannot be read.
+    /// The file cannot be read, is not a regular file, or is not UTF-8 text.
     File {
         /// The path of the file.
         path: String,
-        /// Why not.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// The file is not a secret: others than its owner may read or write it, or it is another user's, or no plain
-    /// file.
+    /// The file is not kept secret: its mode gives rights to others, or it belongs to another user. A file that is too large to contain
+    /// only keys is reported in the same way.
     NotSecret {
         /// The path of the file.
         path: String,
-        /// The fault: its owner, its mode, or its kind.
+        /// The fault: the mode, the owner, or the size.
         why: String,
     },
-    /// There is no such variable in the environment, or it is not text.
+    /// The environment variable does not exist, or is not UTF-8 text.
     Environment(String),
 }
 
@@ -91,16 +90,16 @@ impl fmt::Display for KeyRingError {
 impl core::error::Error for KeyRingError {}
 
 impl KeyRing {
-    /// A ring of one key.
+    /// Makes a ring of one key.
     #[must_use]
     pub fn new(key: Key) -> Self {
         Self { keys: vec![key] }
     }
 
-    /// Adds another key, which is accepted from peers that connect with it.
+    /// Adds another key, which peers may connect with. This side still connects with the first key.
     ///
     /// # Errors
-    /// A key of that id is there, or there are as many as may be.
+    /// The ring has a key with this id, or has 16 keys.
     pub fn with(mut self, key: Key) -> Result<Self, KeyRingError> {
         if self.get(key.id().to_u32()).is_some() {
             return Err(KeyRingError::Twice(key.id().to_u32()));
@@ -115,7 +114,7 @@ impl KeyRing {
     /// Reads the keys in a text. The caller is responsible for erasing the text.
     ///
     /// # Errors
-    /// The fault, and its line.
+    /// The text contains no key, more than 16 keys, two keys with the same id, or an invalid key.
     pub fn from_text(text: &str) -> Result<Self, KeyRingError> {
         let mut ring: Option<Self> = None;
         for (index, line) in text.lines().enumerate() {
@@ -132,7 +131,7 @@ impl KeyRing {
         ring.ok_or(KeyRingError::Empty)
     }
 
-    /// The ids of its keys, that of the one it connects with first.
+    /// Returns the ids of the keys. The first is the id of the key that this side connects with.
     pub fn ids(&self) -> impl Iterator<Item = u32> {
         self.keys.iter().map(|key| key.id().to_u32())
     }
@@ -146,7 +145,7 @@ impl KeyRing {
     }
 }
 
-/// One key, as text.
+/// Reads one key.
 fn read_key(line: usize, entry: &str) -> Result<Key, KeyRingError> {
     let wrong = |why| KeyRingError::Text { line, why };
     let (id, digits) = entry
@@ -181,7 +180,7 @@ fn read_key(line: usize, entry: &str) -> Result<Key, KeyRingError> {
 mod tests {
     use super::{KeyRing, KeyRingError};
 
-    /// The first words of SHA-256.
+    /// The initial hash value of SHA-256.
     const SECRET: &str = "6a09e667bb67ae853c6ef372a54ff53a510e527f9b05688c1f83d9ab5be0cd1F";
 
     fn ids(text: &str) -> Result<Vec<u32>, String> {

@@ -1,4 +1,4 @@
-//! Authentication of a handshake by a key: HMAC-SHA-256.
+//! Authentication of a handshake by a key, with HMAC-SHA-256.
 
 use core::fmt;
 use core::hint::black_box;
@@ -11,10 +11,10 @@ use sha2::Sha256;
 use super::Trust;
 use super::key::Key;
 
-/// The bytes of one handshake so far, under a key.
+/// HMAC of the bytes of one handshake so far, under a key.
 ///
-/// The state is as good as the key for forging. It is overwritten when it is dropped, and stands in a place of its own, so
-/// that no copy of it stays behind where a handshake is moved.
+/// An attacker could forge tags with this state as with the key. So it is overwritten when it is dropped. A heap allocation
+/// holds it, so that moving a handshake leaves no copy behind.
 #[derive(Clone)]
 pub struct HandshakeMac(Box<Hmac<Sha256>>);
 
@@ -26,10 +26,11 @@ impl HandshakeMac {
     }
 }
 
-/// Apart, like all that works on the state: what it leaves on the stack lies where [`clear_stack`] overwrites it.
+/// A function that is never inlined, like all functions that use the state. So the data that it leaves on the stack lies where
+/// [`clear_stack`] overwrites it.
 #[inline(never)]
 fn begin(key: &Key) -> Option<HandshakeMac> {
-    // It takes keys of any length.
+    // HMAC accepts keys of any length.
     let mac = Hmac::new_from_slice(key.secret()).ok()?;
     Some(HandshakeMac(Box::new(mac)))
 }
@@ -59,13 +60,13 @@ fn tag(mac: &HandshakeMac) -> Tag {
     Tag(tag)
 }
 
-/// More than what works on a state needs of the stack.
+/// The bytes of stack to overwrite: more than the functions that use the state need.
 const STACK_BYTES: usize = 16 << 10;
 
-/// Overwrites what a call before it left on the stack.
+/// Overwrites the data that an earlier call left on the stack.
 #[inline(never)]
 fn clear_stack() {
-    // Somebody might look at it, for all the compiler knows: so the zeros are written.
+    // `black_box` makes the compiler assume that the zeros are read, so it keeps the writes.
     black_box(&mut [0_u8; STACK_BYTES]);
 }
 
@@ -95,11 +96,11 @@ mod tests {
 
     use crate::trust::{Key, KeyRing, Trust};
 
-    /// Source: RFC 4231, test case 6: the only one with a key that is long enough for us.
+    /// Source: RFC 4231, test case 6.
     #[test]
     fn the_code_is_the_standards() {
         let mut secret = [0xaa; 131];
-        // All the same would be refused as a placeholder, so the example's own key is given to the code itself.
+        // `Key::new` refuses a key of equal bytes, so the test passes the key of the RFC to HMAC directly.
         secret[0] = 0xaa;
         let mac = hmac::KeyInit::new_from_slice(&secret).unwrap();
         let mut mac = super::HandshakeMac(Box::new(mac));

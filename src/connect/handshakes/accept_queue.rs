@@ -1,8 +1,9 @@
-//! The accept queue: places are asked for, granted or denied, published and taken. The types of requests, answers, connections and
-//! signals are parameters.
+//! The accept queue between the handshakes and one Worker. A handshake reserves a place and requests a channel there. The Worker answers.
+//! The handshake publishes the connection at the place, and the Worker takes it. The types of requests, answers, connections and signals
+//! are parameters.
 //!
-//! The models compile this file with loom's locks (`sim/lab/models/tests/models/accept_queue.rs`), and with each of its steps done
-//! wrong. So locks come from `super::locks`, and nothing else of the crate is named here.
+//! The models compile this file with loom's locks (`sim/lab/models/tests/models/accept_queue.rs`), and again with a mistake in each step.
+//! So the locks come from `super::locks`, and this file imports nothing else of the crate.
 
 use std::collections::VecDeque;
 use std::sync::{PoisonError, TryLockError};
@@ -13,27 +14,27 @@ use super::locks::{Arc, Mutex, MutexGuard};
 
 /// Signals that wake either side.
 pub(crate) trait Wakes {
-    /// The handshakes have something to do.
+    /// Wakes the thread that polls the handshakes.
     fn wake_handshakes(&self);
 
-    /// The Worker's thread has.
+    /// Wakes the Worker's thread.
     fn wake_accepting(&self);
 
-    /// The Worker's thread is about to look.
+    /// Clears the signal of [`Wakes::wake_accepting`]. The Worker's thread calls this before it checks the queue.
     fn take_accepting(&self);
 }
 
 /// State that the handshakes and a Worker share.
 pub(crate) struct AcceptQueue<W, A, C, S> {
-    /// The places that are free, reserved or published.
+    /// Which places are free, reserved or published.
     owners: Mutex<Owners>,
-    /// Whether the Worker's side has a connection or the end to take, readable without the lock.
+    /// Whether a connection is published or the queue has ended. The Worker's side reads it without the lock.
     news: AtomicU64,
-    /// Content of each place.
+    /// The content of each place.
     table: Box<[Mutex<AcceptEntry<W, A, C>>]>,
-    /// Places that were asked for and not looked at yet, the first in front.
+    /// The places with requests that were not answered yet, oldest first.
     asked: Mutex<VecDeque<u32>>,
-    /// Number of those, to be read without the lock.
+    /// The length of `asked`, to be read without the lock.
     asked_count: AtomicU64,
     pub(crate) signals: S,
 }
@@ -41,19 +42,19 @@ pub(crate) struct AcceptQueue<W, A, C, S> {
 /// Places by their owners. A place is free, reserved by a handshake, or published for the Worker.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// How many there are.
+    /// The number of places.
     capacity: usize,
     free: Vec<u32>,
     /// In the order of publishing.
     published: VecDeque<u32>,
     /// No place can be reserved any more.
     is_closed: bool,
-    /// The Worker's side is gone: the side that publishes drops the connection.
+    /// The Worker's side was dropped: a connection that is published now is dropped by the publishing side.
     is_abandoned: bool,
 }
 
 impl Owners {
-    /// Whether no connection comes any more: no place is reserved or published.
+    /// Whether the queue has ended: it is closed, and no place is reserved or published. No connection will come.
     pub(crate) fn is_over(&self) -> bool {
         self.is_closed && self.free.len() == self.capacity
     }
@@ -67,22 +68,22 @@ impl Owners {
 /// Reason why no place can be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReserveError {
-    /// All places are held.
+    /// No place is free.
     Full,
-    /// The Worker's side accepts no more connections.
+    /// The queue is closed.
     Closed,
 }
 
-/// Content of a place.
+/// The content of a place.
 #[derive(Default)]
 pub(crate) enum AcceptEntry<W, A, C> {
     #[default]
     Empty,
-    /// A channel on the Worker is wanted.
+    /// A request for a channel on the Worker.
     Asked(W),
-    /// Answer of the Worker.
+    /// The answer of the Worker.
     Answered(A),
-    /// A peer that was accepted, and has confirmed it.
+    /// A finished connection.
     Connected(C),
 }
 
@@ -107,17 +108,17 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many places there are.
+    /// Returns the number of places.
     pub(crate) const fn capacity(&self) -> usize {
         self.table.len()
     }
 
-    /// Changes the owners of places. `change` may lock the content of a place: nobody holds that lock and waits for this one.
+    /// Changes the owners of places. `change` may lock the content of a place: no thread waits for this lock while it holds that lock.
     fn pass<T>(&self, change: impl FnOnce(&mut Owners) -> T) -> T {
         let mut owners = self.owners();
         let changed = change(&mut owners);
         let news = !owners.published.is_empty() || owners.is_over();
-        // Relaxed: it only says that the lock is worth taking; the lock orders the rest.
+        // Relaxed: the word is only a hint that taking the lock is worthwhile. The lock orders the data.
         self.news.store(u64::from(news), Ordering::Relaxed);
         changed
     }
@@ -134,9 +135,9 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
     /// Takes the connection that was published first, and frees its place.
     ///
     /// # Errors
-    /// No connection comes any more.
+    /// The queue has ended.
     fn take(&self) -> Result<Option<AcceptEntry<W, A, C>>, PollError> {
-        // Relaxed: see where it is stored.
+        // Relaxed: see the store.
         if self.news.load(Ordering::Relaxed) == 0 {
             return Ok(None);
         }
@@ -150,7 +151,7 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         })
     }
 
-    /// No more places are given: no reserved one is announced to a peer from here on.
+    /// Closes the queue: from now on no place can be reserved.
     pub(crate) fn close(&self) {
         self.pass(|owners| owners.is_closed = true);
         self.signals.wake_accepting();
@@ -165,22 +166,22 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         Some(entry.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts something at a place and gives what was there, to be dropped where nothing is locked: it may hold
-    /// a queue pair.
+    /// Replaces the content of a place and returns the old content. The caller drops it without a lock, since it may contain a queue
+    /// pair.
     fn exchange(&self, index: u32, entry: AcceptEntry<W, A, C>) -> Option<AcceptEntry<W, A, C>> {
         let mut place = self.entry(index)?;
         Some(core::mem::replace(&mut *place, entry))
     }
 
-    /// Relaxed: it only says that a look is worth it; the locks order what is looked at.
+    /// Publishes the number of unanswered requests. Relaxed: the word is only a hint; the locks order the data.
     fn count_asked(&self, asked: &VecDeque<u32>) {
         self.asked_count.store(asked.len() as u64, Ordering::Relaxed);
     }
 
-    /// Asks for a channel on the Worker.
+    /// Reserves a place, and requests a channel on the Worker.
     ///
     /// # Errors
-    /// As many connections as may be are on their way to it, or wait to be accepted; or nobody accepts any more.
+    /// No place is free, or the queue is closed.
     pub(crate) fn ask(queue: &Arc<Self>, wanted: W) -> Result<AcceptPlace<W, A, C, S>, ReserveError> {
         let index = queue.reserve()?;
         queue.exchange(index, AcceptEntry::Asked(wanted));
@@ -195,7 +196,7 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         })
     }
 
-    /// Takes back what was asked for, granted or denied.
+    /// Removes the request or the answer from a place.
     fn withdraw(&self, index: u32) {
         let mut asked = self.asked();
         asked.retain(|other| *other != index);
@@ -204,17 +205,16 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         self.exchange(index, AcceptEntry::Empty);
     }
 
-    /// The Worker's side: whether a place is asked for.
+    /// The Worker's side: whether there is an unanswered request.
     pub(crate) fn is_asked(&self) -> bool {
-        // Relaxed: see where it is stored.
+        // Relaxed: see the store.
         self.asked_count.load(Ordering::Relaxed) > 0
     }
 
-    /// The Worker's side: answers the place that was asked for first, if any was, and takes the connection that was first
-    /// published, if there is one.
+    /// The Worker's side: answers the oldest request, and takes the connection that was published first, if there are any.
     ///
     /// # Errors
-    /// The Worker is not the one that answers here, or no more connections come.
+    /// `worker` is not the Worker of this queue, or the queue has ended.
     #[inline]
     pub(crate) fn poll<K>(
         &self,
@@ -222,7 +222,7 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         is_ours: impl Fn(&K) -> bool,
         answer: impl FnOnce(&mut K, &W) -> A,
     ) -> Result<Option<C>, PollError> {
-        // Before the look, so that what is announced meanwhile is announced again.
+        // The signal is cleared before the checks, so that an event after them raises it again.
         self.signals.take_accepting();
         if self.is_asked() {
             if !is_ours(worker) {
@@ -231,20 +231,20 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
             if self.serve(|wanted| answer(worker, wanted)).is_some() {
                 self.signals.wake_handshakes();
             }
-            // Others were asked for, too, or one of these locks was somebody's.
+            // There are more requests, or a lock was held by another thread.
             if self.is_asked() {
                 self.signals.wake_accepting();
             }
         }
         match self.take()? {
-            // A connection of another Worker is dropped: its peer learns that from the end of its queue pair.
+            // A connection that another Worker takes is dropped. Its peer sees its queue pair fail.
             Some(_) if !is_ours(worker) => Err(PollError::OtherWorkers),
             Some(AcceptEntry::Connected(connected)) => Ok(Some(connected)),
             _ => Ok(None),
         }
     }
 
-    /// Answers the place that was asked for first, if there is one and nobody has it locked.
+    /// Answers the oldest request, if there is one and no other thread holds its locks.
     fn serve(&self, answer: impl FnOnce(&W) -> A) -> Option<()> {
         let mut asked = tried(self.asked.try_lock())?;
         let place = asked.front().and_then(|index| self.table.get(*index as usize))?;
@@ -259,8 +259,8 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         Some(())
     }
 
-    /// The Worker's side, which is going: takes the connections that nobody accepts any more, to be dropped where it
-    /// takes nobody's time.
+    /// The Worker's side ends: closes the queue, and returns the connections that will not be accepted. The caller drops them on a thread
+    /// that may call the device.
     pub(crate) fn abandon(&self) -> Vec<AcceptEntry<W, A, C>> {
         self.pass(|owners| (owners.is_closed, owners.is_abandoned) = (true, true));
         let mut left = Vec::new();
@@ -271,16 +271,16 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
     }
 }
 
-/// Why there was nothing to look at.
+/// Reason why a poll failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollError {
-    /// Another Worker's thread looked.
+    /// The poll was made with another Worker.
     OtherWorkers,
-    /// No more connections come.
+    /// The queue has ended: no more connections come.
     Closed,
 }
 
-/// The guard, if the lock was free. A panic never leaves a lock with a thing half done.
+/// Returns the guard if the lock was free. Poisoning is ignored, since a panic never leaves the locked data inconsistent.
 fn tried<T>(outcome: Result<T, TryLockError<T>>) -> Option<T> {
     match outcome {
         Ok(guard) => Some(guard),
@@ -289,10 +289,10 @@ fn tried<T>(outcome: Result<T, TryLockError<T>>) -> Option<T> {
     }
 }
 
-/// Looks until something is found, and rests in between; none where `rest` says that it is too late.
+/// Calls `poll` until it finds something, and `rest` in between. Returns `None` if `rest` returns false, at the deadline.
 ///
 /// # Errors
-/// Of either.
+/// `poll` or `rest` failed.
 pub(crate) fn poll_until<K, T, E>(
     worker: &mut K,
     mut poll: impl FnMut(&mut K) -> Result<Option<T>, E>,
@@ -308,16 +308,15 @@ pub(crate) fn poll_until<K, T, E>(
     }
 }
 
-/// A place among those that wait to be accepted, for one handshake. Dropped, all that was asked for or granted is
-/// given up.
+/// A place in the accept queue, reserved for one handshake. Dropping it withdraws the request or the answer, and frees the place.
 pub(crate) struct AcceptPlace<W, A, C, S: Wakes> {
     queue: Arc<AcceptQueue<W, A, C, S>>,
-    /// There until it is published.
+    /// `None` after publishing.
     index: Option<u32>,
 }
 
 impl<W, A, C, S: Wakes> AcceptPlace<W, A, C, S> {
-    /// Answer of the Worker, once.
+    /// Returns the answer of the Worker, once.
     pub(crate) fn answer(&self) -> Option<A> {
         let mut entry = self.queue.entry(self.index?)?;
         if let AcceptEntry::Asked(_) = &*entry {
@@ -329,7 +328,7 @@ impl<W, A, C, S: Wakes> AcceptPlace<W, A, C, S> {
         }
     }
 
-    /// Hands the connection over.
+    /// Hands the connection to the Worker's side.
     pub(crate) fn publish(mut self, connected: C) {
         if let Some(index) = self.index.take() {
             self.queue.exchange(index, AcceptEntry::Connected(connected));
@@ -355,7 +354,7 @@ impl<W, A, C, S: Wakes> Drop for AcceptPlace<W, A, C, S> {
             owners.free.push(index);
             owners.is_closed
         });
-        // If this was the last place, the accepting side waits for nobody any more. Closing signaled it before.
+        // The queue may have ended by this: then the Worker's side must not wait any more. The wake-up at closing may have come too early.
         if is_closed {
             self.queue.signals.wake_accepting();
         }

@@ -1,13 +1,13 @@
-//! Admission of peers to one Worker: handshakes ask for places, the Worker grants them, and connections are handed over.
+//! Admission of peers to one Worker: handshakes request places, the Worker grants them, and finished connections are handed over.
 //!
-//! A Worker's queues and memory belong to its own thread, and slow calls of a device do not belong on that thread. So the
-//! handshakes ask here for a place, and the Worker grants one, which takes microseconds and calls no device. The connection
-//! that is made of it elsewhere comes back the same way. A place among those that wait to be accepted is reserved before
-//! anything is asked for, and so before the peer is accepted. `accept_queue` moves places from one side to the other.
+//! Only the Worker's thread may use the Worker's queues and memory, and that thread must not make slow calls of a device. So a handshake
+//! requests a place here, and the Worker's thread grants it, which takes microseconds. Another thread makes the queue pair, and the
+//! connection returns through the same queue. The request first reserves a place in the queue. So there is always room for the
+//! connection of a peer that was sent an Accept. `accept_queue` implements the queue.
 //!
-//! The side of the handshakes locks, for moments. The Worker's side looks at two words if there is nothing to do, and otherwise
-//! tries locks: a lock that is taken is tried again at the next look. It waits out one of those moments only to take a connection,
-//! to learn of the end, and to go.
+//! The handshakes take the locks of the queue, for short times. The Worker's side reads two words if there is nothing to do. To answer a
+//! request it only tries the locks, and tries again at the next poll if a lock is held. It blocks on a lock only to take a connection, to
+//! see that the listener has ended, and at its drop.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -29,28 +29,28 @@ use crate::machine::unfinished::Unfinished;
 use crate::worker::Worker;
 use crate::worker::channel::ChannelId;
 
-/// Answer of a Worker to a request; the queue carries requests, answers and finished attempts.
+/// The answer of a Worker to a request. The queue carries requests, answers and finished attempts.
 type Answered<P> = Result<Box<Reserved<P>>, ConnectError>;
 type QueueOf<P> = AcceptQueue<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
 type PlaceOf<P> = accept_queue::AcceptPlace<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
 
 /// State that the handshakes and a Worker share.
 pub(crate) struct Admission<P: Provider> {
-    /// The Worker's own, by which it is known.
+    /// The statistics of the Worker. Their address identifies the Worker.
     statistics: Arc<Statistics>,
     device: String,
-    /// The Node its Worker is of.
+    /// The Node of the Worker.
     node: InstanceId,
     queue: Arc<QueueOf<P>>,
-    /// Addresses of peers that have a place and are not connected yet.
+    /// Addresses of peers that have a place and are not connected yet, one entry for each place.
     unfinished_from: Mutex<Vec<IpAddr>>,
 }
 
 /// Signals that wake either side.
 pub(crate) struct Signals {
-    /// The handshakes.
+    /// Wakes the thread that polls the handshakes.
     pub(crate) handshakes: Waker,
-    /// The Worker's thread, where it may sleep.
+    /// Wakes the Worker's thread. `None` if that thread does not sleep.
     pub(crate) accepting: Option<Signal>,
 }
 
@@ -86,31 +86,30 @@ impl<P: Provider> Admission<P> {
         }
     }
 
-    /// The device its Worker is on.
+    /// Returns the device of the Worker.
     pub(crate) fn device(&self) -> &str {
         &self.device
     }
 
-    /// The Node its Worker is of: its trust domain.
+    /// Returns the Node of the Worker: its trust domain.
     pub(crate) const fn node(&self) -> InstanceId {
         self.node
     }
 
-    /// Whether it is this Worker's.
+    /// Whether this admission belongs to `worker`.
     pub(crate) fn is_of(&self, worker: &Worker<P>) -> bool {
         Arc::ptr_eq(&self.statistics, &worker.statistics)
     }
 
-    /// No more places are given: no reserved one is announced to a peer from here on.
+    /// Closes the queue: from now on no place can be reserved.
     pub(crate) fn close(&self) {
         self.queue.close();
     }
 
-    /// Asks for a channel on the Worker.
+    /// Requests a channel on the Worker.
     ///
     /// # Errors
-    /// Too many connections are on their way to it or wait to be accepted, in all or from one address; or nobody accepts any
-    /// more.
+    /// Too many connections are in progress or wait to be accepted, in all or from one address; or the queue is closed.
     pub(crate) fn ask(self: &Arc<Self>, request: &PeerRequest) -> Result<ReservedPlace<P>, ConnectError> {
         let from = request.from;
         let mut unfinished_from = self.unfinished_from();
@@ -137,11 +136,10 @@ impl<P: Provider> Admission<P> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The Worker's side: does what there is to do for it, once each, and gives a connection if there is one. Whether a
-    /// place is to be had, `grant` says.
+    /// The Worker's side: answers one request, and takes one connection, if there are any. `grant` grants or refuses the place.
     ///
     /// # Errors
-    /// It is another Worker, or no more connections come.
+    /// `worker` is another Worker, or no more connections come.
     #[inline]
     pub(crate) fn poll(
         &self,
@@ -161,32 +159,31 @@ impl<P: Provider> Admission<P> {
         }
     }
 
-    /// The Worker's side, which is going: takes the connections that nobody accepts any more, to be dropped where it
-    /// takes nobody's time.
+    /// The Worker's side ends: returns the connections that will not be accepted. The caller drops them on a thread that may call the
+    /// device.
     pub(crate) fn abandon(&self) -> Vec<impl Send + 'static + use<P>> {
         self.queue.abandon()
     }
 
-    /// The Worker's side: whether a place is asked for.
+    /// The Worker's side: whether a place is requested.
     pub(crate) fn is_asked(&self) -> bool {
         self.queue.is_asked()
     }
 
-    /// Descriptor that becomes readable when there is something to do for the Worker's thread.
+    /// Returns the descriptor that is readable when the Worker's thread has something to do.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.signal()?.descriptor())
     }
 
-    /// Signal of that descriptor.
+    /// Returns the signal of that descriptor.
     pub(crate) fn signal(&self) -> Option<&Signal> {
         self.queue.signals.as_ref()?.accepting.as_ref()
     }
 }
 
-/// A place among those that wait to be accepted, for one handshake. Dropped, all that was asked for or granted is
-/// given up.
+/// A place in the accept queue, reserved for one handshake. Dropping it withdraws the request or the grant.
 pub(crate) struct ReservedPlace<P: Provider> {
-    // Given up before the admission may be gone.
+    // Dropped before the reference to the admission in the next field.
     place: PlaceOf<P>,
     _unfinished: UnfinishedPeer<P>,
 }
@@ -207,12 +204,12 @@ impl<P: Provider> Drop for UnfinishedPeer<P> {
 }
 
 impl<P: Provider> ReservedPlace<P> {
-    /// Answer of the Worker, once.
+    /// Returns the answer of the Worker, once.
     pub(crate) fn answer(&self) -> Option<Answered<P>> {
         self.place.answer()
     }
 
-    /// Hands the connection over.
+    /// Hands the finished connection to the Worker.
     pub(crate) fn publish(self, finished: Finished<P>) {
         self.place.publish(Box::new(finished));
     }

@@ -1,7 +1,7 @@
 //! The handshakes at one port: admission and rejection of peers, and the progress of each handshake.
 //!
-//! This is the engine of every way to accept. It advances by polling, and has no thread, socket or clock of its own. It asks Workers
-//! for places at an [`admission`](super::admission), on this thread or another.
+//! All ways to accept use this engine. It is polled, and has no thread, socket or clock of its own. Through an
+//! [`admission`](super::admission) it requests places from Workers, which may be on other threads.
 
 use core::task::Waker;
 use core::time::Duration;
@@ -30,47 +30,47 @@ use crate::machine::makers::{Makers, POLL_AGAIN};
 use crate::rails::Rails;
 use crate::trust::Trust;
 
-/// How many peers one poll takes in at most, so that those there are get their turn.
+/// The maximum number of streams that one poll accepts, so that new peers do not delay handshakes in progress.
 const TAKEN_IN_MAX: usize = 32;
 
-/// How long a look at the rails is good for: looking opens devices.
+/// How long the result of a port scan is used again. A scan is slow, since it opens devices.
 const RAILS_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// How long nobody is taken in after that failed, at first and at most.
+/// The first and the longest pause after accepting a stream failed.
 const REST: core::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
 
-/// See the [module](self).
+/// The handshakes at one port: see the [module](self).
 pub(crate) struct Backlog<P: Provider, N: Network> {
     port: Port<N>,
     settings: Arc<Mutex<Settings>>,
-    /// Each by itself: it is 10 KiB, and leaves from anywhere.
+    /// The handshakes in progress, oldest first. Boxed: one has 10 KiB, and is removed from any position.
     under_way: Vec<Box<UnderWay<P, N>>>,
-    /// The handshakes that begin once our ports were looked at.
+    /// The peers whose handshakes begin after the scan of the local ports.
     arrived: ScanQueue<Arrived<N>>,
     rejections: Rejections<N>,
     rejection_log: RejectionLog,
-    /// Its own, where they are not the Node's.
+    /// The makers of the queue pairs. `None` uses the Node's.
     makers: Option<Makers>,
-    /// The signal that ends its waits once a thread has done something for it.
+    /// Other threads end a wait by this waker.
     waker: Option<Waker>,
-    /// When to poll again: more peers have arrived, or threads have work that no signal announces.
+    /// When to poll again, since more peers have arrived, or other threads do work whose end no waker announces.
     again: Option<Deadline>,
     admissions: Vec<Arc<Admission<P>>>,
-    /// The admission to ask next, so that Workers of one device have their turns.
+    /// Counts the requested places, so that the Workers of one device take turns.
     next_admission: usize,
     sources: Sources,
     counts: Arc<Counts>,
     rails: Option<(Instant, Rails)>,
-    /// Until this time no peer is admitted; `next_rest` is the length of the next rest.
+    /// The end of the current pause, in which no stream is accepted. `next_rest` is the length of the next pause.
     rest: Option<Deadline>,
     next_rest: Duration,
-    /// Failures of handshakes, each until it is taken. `None` keeps only the last one, with the counts.
+    /// All failures of handshakes that were not taken yet. If this is `None`, only the last failure is kept, in `counts`.
     failures: Option<VecDeque<ConnectError>>,
-    /// Last failure of the port, if failures are kept.
+    /// The last failure of the port, if `failures` is used.
     port_failure: Option<ConnectError>,
 }
 
-/// A peer that was let in.
+/// A peer whose stream was accepted, and whose handshake has not begun.
 struct Arrived<N: Network> {
     stream: N::Stream,
     from: Source,
@@ -101,7 +101,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         }
     }
 
-    /// Has queue pairs made by these, and not by the Node's.
+    /// Makes queue pairs with these makers instead of the Node's.
     pub(crate) fn made_by(mut self, makers: Option<Makers>) -> Self {
         self.makers = makers;
         self
@@ -133,15 +133,15 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         &self.admissions
     }
 
-    /// Asks for places at these admissions from now on.
+    /// Requests places at these admissions from now on.
     pub(crate) fn admit_by(&mut self, admissions: Vec<Arc<Admission<P>>>) {
         self.admissions = admissions;
-        // They are of the Workers of then.
+        // The rails contain indices of the earlier Workers.
         self.rails = None;
     }
 
-    /// Has handshakes made with other settings from now on, and at other admissions ([`Self::admit_by`]). Handshakes under way are
-    /// given up, and count as failed: their peers see the stream end.
+    /// Uses these settings for handshakes from now on, and expects new admissions ([`Self::admit_by`]). Handshakes in progress are given
+    /// up, and count as failed. Their peers see the stream end.
     pub(crate) fn reconfigure(&mut self, settings: Settings) {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
         self.port.settings = settings;
@@ -150,14 +150,14 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         }
     }
 
-    /// Gives up what was begun for other Workers than those of now.
+    /// Gives up all handshakes in progress, since their Workers were replaced.
     pub(crate) fn change_workers(&mut self) {
         for _ in 0..self.give_up() {
             self.note_failed(ConnectError::OtherWorkers);
         }
     }
 
-    /// Gives up what is under way; says how many that were.
+    /// Drops the handshakes in progress and the admissions. Returns the number of handshakes.
     fn give_up(&mut self) -> usize {
         self.admissions.clear();
         let given_up = core::mem::take(&mut self.under_way);
@@ -171,7 +171,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.under_way.len().saturating_add(self.arrived.len())
     }
 
-    /// Returns the reason of a failed handshake, each once, the oldest first.
+    /// Returns the oldest failure of a handshake, and removes it.
     pub(crate) fn take_failure(&mut self) -> Option<ConnectError> {
         self.failures.as_mut()?.pop_front()
     }
@@ -181,12 +181,12 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.port_failure.take()
     }
 
-    /// Takes peers in or turns them away, and moves the handshakes as far as they can. One whose peer has the word is moved
-    /// only if something came of it.
+    /// Admits or rejects new peers, and advances the handshakes as far as possible. A handshake that waits for its peer is skipped until
+    /// its stream has something new.
     pub(crate) fn poll(&mut self, node: &Node<P, N>) {
         let now = node.network.now();
         self.port.acceptor.collect();
-        // Before others come: a proof that is there by now is one.
+        // Before new peers are accepted, so that a peer whose proof has arrived does not have to make room.
         self.advance(now, node);
         let has_more = self.take_in(now, node);
         self.begin_arrived(now, node);
@@ -203,7 +203,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         };
     }
 
-    /// When to poll again at the latest, whatever comes; `None` where nothing is under way.
+    /// Returns the latest time of the next poll; `None` if nothing is in progress.
     pub(crate) fn deadline(&self) -> Option<Deadline> {
         let under_way = self.under_way.iter().map(|one| one.deadline());
         let rejections = self
@@ -216,22 +216,22 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         under_way.chain(rejections).chain(others).min()
     }
 
-    /// Waits until something comes from a peer, or the deadline.
+    /// Waits until a peer or another thread has something for the handshakes, or until the deadline.
     pub(crate) fn wait(&self, node: &Node<P, N>, deadline: Deadline) -> Result<(), ConnectError> {
         let deadline = self.deadline().map_or(deadline, |wake| wake.min(deadline));
         let (acceptor, waited) = self.waited();
         Ok(node.network.wait(acceptor, waited, deadline)?)
     }
 
-    /// The port and the streams that are waited for.
+    /// Returns the port and the streams to wait for.
     pub(crate) fn waited(&self) -> (Option<&N::Acceptor>, impl Iterator<Item = Waited<'_, N::Stream>>) {
-        // While it rests, an arrival is no reason to poll.
+        // In a pause no stream is accepted, so a new peer does not end the wait.
         let acceptor = self.rest.is_none().then_some(&self.port.acceptor);
         let under_way = self.under_way.iter().map(|one| one.waited());
         (acceptor, under_way.chain(self.rejections.waited()))
     }
 
-    /// Says whether there may be more of them.
+    /// Accepts new streams. Returns whether there may be more.
     fn take_in(&mut self, now: Instant, node: &Node<P, N>) -> bool {
         if self.rest.is_some_and(|rest| !rest.has_passed(now)) {
             return false;
@@ -245,7 +245,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
                 }
                 Ok(None) => return false,
                 Err(error) => {
-                    // The arrivals stay there: asked at once again, the port would only fail again.
+                    // The streams stay in the queue of the port, and accepting at once would fail again. So accepting pauses.
                     log!(error, "the port takes nobody in", reason = error);
                     self.note_port_failure(error.into());
                     self.rest = Some(Deadline::after(now, self.next_rest));
@@ -273,12 +273,12 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         }
     }
 
-    /// Lets a peer in, or turns it away.
+    /// Admits a new peer, or rejects it.
     fn welcome(&mut self, now: Instant, node: &Node<P, N>, stream: N::Stream) {
         let address = stream.peer_address();
         let (from, trust) = (Source::of(address), node.trust());
         if let Err(error) = address.map_or(Ok(()), |at| trust.check_address(at.ip())) {
-            // Nothing is read of it, and nothing is kept for it.
+            // Nothing that the peer sends is interpreted, and its failure is no outcome of `poll_accept`.
             self.log_rejected(now, from, &error);
             let reject = crate::connect::attempt::reject_for(&error);
             self.counts.count_failed(&error);
@@ -296,7 +296,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             self.turn_away(now, from, stream);
             return;
         }
-        // As long as a stage may take for which it is our turn.
+        // The scan may take as long as one stage of the handshake.
         let until = Deadline::after(now, self.settings().timing.stage);
         let arrived = Arrived { stream, from, trust };
         match self.fresh_rails(now) {
@@ -325,14 +325,14 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.rejections.reject(now, stream, &reject);
     }
 
-    /// The Reject of one too many, with when to come again.
+    /// Returns the Reject for too many handshakes, with the time to retry.
     fn busy(&self, now: Instant) -> Reject {
         let under_way = self.under_way.iter().map(|one| one.end());
         busy(now, under_way.chain(self.arrived.deadline()))
     }
 
-    /// Turns the oldest peer away that has proven nothing, or else one that waits for others of its address; says whether
-    /// there was one.
+    /// Makes room for a new peer. It rejects the oldest unproven peer of the crowd above, or a peer of that crowd that waits for others
+    /// of its address, or else the oldest unproven peer of the even crowd. Returns whether there was one.
     fn make_room(&mut self, now: Instant, crowd: Crowd) -> bool {
         let is_made = crowd
             .above
@@ -376,7 +376,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         true
     }
 
-    /// Turns those away that have proven nothing for too long where there are many.
+    /// Rejects peers that have not proven themselves within the time that they have while places are scarce.
     fn turn_away_unproven(&mut self, now: Instant) {
         let mut index = 0_usize;
         while let Some(one) = self.under_way.get_mut(index) {
@@ -394,14 +394,14 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The findings of the last look, where that was not long ago.
+    /// Returns the rails of the last scan, if it is recent enough.
     fn fresh_rails(&self, now: Instant) -> Option<Rails> {
         let (at, rails) = self.rails.as_ref()?;
         let is_fresh = !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now);
         is_fresh.then(|| rails.clone())
     }
 
-    /// Begins the handshakes of those for whom our ports were looked at.
+    /// Begins the handshakes of the peers that waited for the scan, if it has ended.
     fn begin_arrived(&mut self, now: Instant, node: &Node<P, N>) {
         if !self.arrived.is_scanning() {
             return;
@@ -495,7 +495,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         }
     }
 
-    /// Ends all that is under way: what was published still can be accepted.
+    /// Ends all handshakes in progress. Connections that were published can still be accepted.
     pub(crate) fn end(&mut self, now: Instant) {
         for one in &mut self.under_way {
             one.break_off(now);

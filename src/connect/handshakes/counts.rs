@@ -8,7 +8,7 @@ use doorbell_core::sync::{AtomicU64, Ordering};
 use crate::error::ConnectError;
 use crate::trust::Refusals;
 
-/// Counters, and the reason for the last failure. Relaxed: each is a recent value, and no more than that.
+/// Counters, and the reason for the last failure. Relaxed: each counter is read for itself, and orders no other data.
 #[derive(Default)]
 pub(crate) struct Counts {
     begun: AtomicU64,
@@ -20,21 +20,21 @@ pub(crate) struct Counts {
     last_failure: Mutex<Option<ConnectError>>,
 }
 
-/// Counts of the handshakes beside the threads that accept.
+/// Counts of the handshakes of a listener, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeCounts {
-    /// Peers whose handshakes were begun.
+    /// Handshakes that were begun.
     pub begun: u64,
-    /// Handshakes that are done: their connections are accepted, or wait for it.
+    /// Handshakes that succeeded. Their connections were accepted, or wait to be accepted.
     pub connected: u64,
-    /// Handshakes that failed, whichever side was at fault.
+    /// Handshakes that failed, whichever side was at fault. Peers that were rejected for their TCP address count, too.
     pub failed: u64,
-    /// Peers that were rejected before, since there were too many.
+    /// Peers that were rejected because there were too many, before they had proven themselves.
     pub refused: u64,
-    /// Failures of the port to accept anyone: no descriptors, say.
+    /// Failures to accept a TCP stream, for example because the process has too many open files.
     pub port_failures: u64,
-    /// Handshakes that failed because of the identity or address of the peers.
+    /// The failed handshakes whose cause was a key or an address.
     pub untrusted: Refusals,
 }
 
@@ -63,7 +63,7 @@ impl Counts {
         self.port_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Keeps the reason for the last failure, for later callers.
+    /// Keeps the reason for the last failure, for [`Counts::take_failure`].
     pub(crate) fn keep(&self, error: ConnectError) {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }

@@ -1,4 +1,4 @@
-//! Limits on peers that are connecting at a time: in all, and from one address.
+//! Limits on concurrent handshakes: in all, and from one address.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,39 +12,39 @@ use crate::machine::unfinished::network;
 
 /// Limits on concurrent handshakes of a listener.
 ///
-/// A peer beyond a limit is rejected at once as busy, with the time to retry; an accepted peer is never rejected. Each
-/// handshake costs a descriptor and about 12 KiB.
+/// A peer beyond a limit is rejected at once as busy, with the time to retry. A peer that was sent an Accept is never rejected. Each
+/// handshake needs a descriptor and about 12 KiB.
 ///
-/// Beside these limits, one address never holds more of a scarce resource in unfinished handshakes than is left for others:
-/// half, if all is free. Scarce are places for waiting connections, and the channels, completions and memory of each
-/// [`Worker`](crate::Worker). The number of handshakes that an address finishes is not limited.
+/// In addition, the unfinished handshakes of one address never hold more of a scarce resource than is left for other addresses: half, if
+/// all is free. The scarce resources are the places for connections that wait to be accepted, and the channels, completion queue entries
+/// and memory of each [`Worker`](crate::Worker). The number of handshakes that an address finishes is not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeLimits {
-    /// Limit on handshakes in progress. Default 256, 3 MiB: a rack of hosts that all start at once. With all places taken, the
-    /// oldest peer that has proven nothing makes room for a new one: a peer of the address that has most, or else of the new peer's
-    /// own, or any. A Connect proves a peer, by its key if there are keys.
+    /// The maximum number of handshakes in progress. Default 256 (3 MiB), for a rack of hosts that all start at once. At the limit, a new
+    /// peer replaces the oldest peer that has not proven itself: a peer of the address that has most handshakes, or else of the new
+    /// peer's address, or of any address. A peer proves itself by a valid Connect, which includes the proof of its key if keys are used.
     pub under_way: usize,
-    /// Limit on handshakes from one address; for IPv6, from one network of 64 bits, which a single host may own. At the limit,
-    /// the oldest handshake of that address that has proven nothing makes room. Default 64, as many as one host is likely to
-    /// have processes that connect at once.
+    /// The maximum number of handshakes from one address. For IPv6 this is one /64 network, since a single host may own it. At the limit, a
+    /// new peer replaces the oldest peer of that address that has not proven itself. Default 64, for 64 processes on one host that
+    /// connect at once.
     pub per_address: usize,
-    /// Longest time that a peer may go without a proof while more than half of the places are taken: of all, or of those of its
-    /// address. Otherwise each stage has [`ChannelConfig::handshake_stage`](crate::ChannelConfig). Default 1 s: many round
-    /// trips, and a segment that TCP had to retransmit.
+    /// The time in which a peer has to prove itself while more than half of the places are taken, of all or of those of its address.
+    /// Otherwise each stage has [`ChannelConfig::handshake_stage`](crate::ChannelConfig). Default 1 s: enough for many round trips, and
+    /// for one TCP retransmission.
     pub crowded_stage: Duration,
-    /// Limit on connections of each Worker that wait to be accepted, together with handshakes that have come as far as a queue
-    /// pair. Default 64. Each has its receives and its place on the Worker already. From 1 to 2^20: a number beyond stands for the
-    /// limit.
+    /// The maximum number of connections of each Worker that wait to be accepted, including handshakes for which a queue pair was
+    /// requested. Default 64. Each already holds its receives and its place on the Worker. From 1 to 2^20: a value outside this range is
+    /// replaced by the nearest value in it.
     pub unaccepted: u32,
-    /// Queue pairs made at a time, at least 1, each on a thread of its own. A peer whose neighbour entry does not resolve holds
-    /// up a thread for seconds. So half of them at most are for one address, and all but one for one network of 64 bits.
-    /// Default 4. [`Listener::aside`](crate::Listener::aside) uses the Node's threads instead.
+    /// The number of queue pairs that are made at the same time, each on a separate thread; at least 1. A peer whose neighbour entry does
+    /// not resolve blocks a thread for seconds. So at most half of the threads work for one address, and all but one for one IPv6 /64
+    /// network. Default 4. [`Listener::aside`](crate::Listener::aside) uses the Node's threads instead.
     pub making: usize,
 }
 
 impl HandshakeLimits {
-    /// Places for connections that wait to be accepted: their memory is made at once.
+    /// Returns the number of places in the accept queue of a Worker, within its range. Their memory is allocated at once.
     pub(crate) fn places(&self) -> u32 {
         self.unaccepted.clamp(1, 1 << 20)
     }
@@ -62,14 +62,14 @@ impl Default for HandshakeLimits {
     }
 }
 
-/// Source address of a stream, for limits. Streams without an address all count as one source.
+/// Returns the source address of a stream, for limits. All streams without an address count as one source.
 pub(crate) fn source_address(address: Option<SocketAddr>) -> IpAddr {
     address.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |address| {
         address.ip().to_canonical()
     })
 }
 
-/// Source of handshakes under way, for limits.
+/// The source of a handshake, for limits: its address, and the network that one host may own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Source {
     network: IpAddr,
@@ -77,7 +77,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Whose address this is.
+    /// Returns the source with this address.
     pub(crate) fn of(address: Option<SocketAddr>) -> Self {
         let address = source_address(address);
         Self {
@@ -97,10 +97,10 @@ impl fmt::Display for Source {
     }
 }
 
-/// Range of the retry time in a Reject.
+/// The range of the retry time in a Reject, in milliseconds.
 const RETRY_AFTER_MS: core::ops::RangeInclusive<u32> = 50..=5_000;
 
-/// Reject for too many handshakes, with the time to retry: when the next of those under way has had its time.
+/// Returns the Reject for too many handshakes. The time to retry is the earliest deadline of the handshakes in progress.
 pub(crate) fn busy(now: Instant, under_way: impl Iterator<Item = Deadline>) -> Reject {
     let left = under_way.min().map_or(Duration::ZERO, |next| next.remaining(now));
     let left_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
@@ -110,13 +110,13 @@ pub(crate) fn busy(now: Instant, under_way: impl Iterator<Item = Deadline>) -> R
     }
 }
 
-/// Longest time that a peer waits for others of its address, and the time between two looks. The others finish in milliseconds,
-/// or never intend to. A rail of a link has half a second, so it still hears the reason for its rejection.
+/// The longest time that a peer waits for other handshakes of its address, and the time between two attempts. Honest handshakes finish in
+/// milliseconds. A rail of a link has half a second to connect, so it still receives the Reject after the longest wait.
 const SHARE_WAIT_MAX: Duration = Duration::from_millis(250);
 const SHARE_RETRY: Duration = Duration::from_millis(20);
 
-/// The wait of a peer whose address has unfinished handshakes with as much as it leaves to others. The peer waits until these are done. So
-/// many processes of one host that connect at once all come in. Handshakes that never finish hold no more than their share.
+/// The wait of a peer whose address already holds its share in unfinished handshakes. The peer waits until others finish. So many
+/// processes of one host can connect at once. Handshakes that never finish cannot hold more than their share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ShareWait {
     again: Option<Deadline>,
@@ -124,23 +124,24 @@ pub(crate) struct ShareWait {
 }
 
 impl ShareWait {
-    /// Whether it waits.
+    /// Whether the peer waits.
     pub(crate) const fn is_on(self) -> bool {
         self.again.is_some()
     }
 
-    /// When to move a handshake again at the latest that ends then.
+    /// Returns the latest time of the next poll of a handshake whose time ends at `end`.
     pub(crate) fn deadline(self, end: Deadline) -> Deadline {
         self.again.map_or(end, |again| again.min(end))
     }
 
-    /// Whether the wait goes on; otherwise the peer asks again.
+    /// Returns whether the wait goes on. If not, the handshake requests a place again.
     pub(crate) fn goes_on(&mut self, now: Instant) -> bool {
         self.again = self.again.filter(|again| !again.has_passed(now));
         self.is_on()
     }
 
-    /// Whether the peer may wait, and not to the end of its handshake, so that its Reject can still be sent.
+    /// Begins or continues the wait. Returns false if the longest wait is over. The wait takes at most half of the time left for the
+    /// handshake, so that a Reject can still be sent.
     pub(crate) fn may_begin(&mut self, now: Instant, end: Deadline) -> bool {
         let half = end.remaining(now).checked_div(2).unwrap_or_default();
         let most = Deadline::after(now, half.min(SHARE_WAIT_MAX));
@@ -150,16 +151,16 @@ impl ShareWait {
     }
 }
 
-/// A limit that a peer would be beyond, and which others may make room for it.
+/// The handshakes that may have to make room for a new peer at a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Crowd {
-    /// These have more than the peer would have: also those make room that wait for their turn.
+    /// Handshakes of a source that has more than the new peer's source would have. Proven peers that wait for their share make room, too.
     pub(super) above: Option<Crowding>,
-    /// These have as much: none makes room that has proven itself.
+    /// Handshakes of the new peer's own source, or all if that source has none. Only unproven peers make room.
     pub(super) even: Crowding,
 }
 
-/// Handshakes under way that one more may crowd out.
+/// A set of handshakes in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crowding {
     All,
@@ -168,7 +169,7 @@ pub(crate) enum Crowding {
 }
 
 impl Crowding {
-    /// Whether this one is among them.
+    /// Whether handshakes from this source belong to the set.
     pub(super) fn has(self, source: Source) -> bool {
         match self {
             Self::All => true,
@@ -178,7 +179,7 @@ impl Crowding {
     }
 }
 
-/// How many handshakes of whom are under way.
+/// The number of handshakes in progress from each source.
 #[derive(Debug)]
 pub(crate) struct Sources {
     limits: HandshakeLimits,
@@ -195,12 +196,12 @@ impl Sources {
         }
     }
 
-    /// The handshakes from a source.
+    /// Returns the number of handshakes from a source.
     pub(crate) fn count(&self, source: Source) -> usize {
         self.counts.get(&source).copied().unwrap_or_default()
     }
 
-    /// The sources of a network, each with its count.
+    /// Returns the sources of a network, each with its count.
     fn of_network(&self, network: IpAddr) -> impl Iterator<Item = (Source, usize)> {
         let first = Source {
             network,
@@ -217,7 +218,7 @@ impl Sources {
             .fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 
-    /// The network that has most, and how many. Guests of one network stand together.
+    /// Returns the network with most handshakes, and their number. The sources of one network are adjacent in the map.
     fn most_of_a_network(&self) -> Option<(IpAddr, usize)> {
         let (mut most, mut last) = (None, None);
         for (source, count) in &self.counts {
@@ -231,14 +232,14 @@ impl Sources {
         most.map(|(count, network)| (network, count))
     }
 
-    /// Lets one more in.
+    /// Counts one more handshake from this source.
     ///
     /// # Errors
-    /// It is one too many.
+    /// A limit is reached. The error says which handshakes may make room.
     pub(crate) fn enter(&mut self, source: Source) -> Result<(), Crowd> {
         let own = self.count(source);
         let of_network = self.count_of_network(source.network);
-        // Between two with equal counts neither makes room for the other, since then the other would make room for it.
+        // A source makes room only for a source that stays below it. Otherwise two sources would replace each other's peers in turn.
         if of_network >= self.limits.per_address {
             let most = self.of_network(source.network).max_by_key(|(_, count)| *count);
             let above = most.filter(|(_, count)| *count > own.saturating_add(1));
@@ -266,7 +267,7 @@ impl Sources {
         Ok(())
     }
 
-    /// How long this one may go without a proof, where more than half of the places are taken.
+    /// Returns the time in which a peer from this source has to prove itself; `None` if at most half of the places are taken.
     pub(super) fn patience(&self, source: Source) -> Option<Duration> {
         let is_over_half = |count: usize, of: usize| count > of / 2;
         let is_crowded = is_over_half(self.total, self.limits.under_way)
@@ -274,7 +275,7 @@ impl Sources {
         is_crowded.then_some(self.limits.crowded_stage)
     }
 
-    /// One that was let in is done.
+    /// Counts one handshake from this source less: it has ended.
     pub(crate) fn leave(&mut self, source: Source) {
         match self.count(source) {
             0 | 1 => drop(self.counts.remove(&source)),
@@ -337,7 +338,7 @@ mod tests {
         assert_eq!([sources.enter(one), sources.enter(one)], [Ok(()), Ok(())]);
         assert_eq!(sources.patience(one), None);
         assert_eq!(sources.enter(one), Ok(()));
-        // Short for its address, and then short for all.
+        // First the places of one address are scarce, and then all places.
         assert_eq!((sources.patience(one), sources.patience(two)), (short, None));
         assert_eq!(sources.enter(two), Ok(()));
         assert_eq!(sources.patience(three), None);
@@ -379,14 +380,14 @@ mod tests {
         assert!(own.has(many) && !own.has(few));
         sources.leave(many);
         assert_eq!(sources.enter(few), Ok(()));
-        // Two and one: with one more of these nobody would have less than before.
+        // Counts two and one: a handshake of `few` would only make the counts equal, so nobody makes room for it but `few` itself.
         assert_eq!(sources.enter(few), even(Crowding::Address(few.address)));
         assert_eq!(sources.enter(third), above(own, Crowding::Network(few.network)));
-        // Another network has places of its own.
+        // Another network has separate places.
         assert_eq!(sources.enter(source("[fd00:1::1]:1")), Ok(()));
     }
 
-    /// How many each of these gets of so many, one after the other.
+    /// Returns the number of places that each of these addresses gets of `of` places, if they ask in turn.
     fn shares<const N: usize>(of: usize, addresses: [&str; N]) -> [usize; N] {
         let mut held = Vec::new();
         addresses.map(|address| {
@@ -440,7 +441,7 @@ mod tests {
         );
         sources.leave(many);
         assert_eq!(sources.enter(few), Ok(()));
-        // Two and two: each makes room for its own, and any for one that has none.
+        // Counts two and two: each network makes room for itself, and any makes room for a network without handshakes.
         assert_eq!(sources.enter(few), even(Crowding::Network(few.network)));
         assert_eq!(sources.enter(many), even(crowding));
         assert_eq!(

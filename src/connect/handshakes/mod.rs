@@ -1,7 +1,7 @@
-//! Handshakes of every way to accept: on a thread that polls them, on threads of their own, or on the Worker's.
+//! The handshakes of a listener. They run on the Worker's thread, on a thread that polls them, or on separate threads.
 //!
-//! The [`backlog`] decides, by polling and without a thread, a socket or a clock of its own; the threads are in `background`. Work
-//! that only a Worker's thread may do is requested at a [`admission`].
+//! The [`backlog`] makes all decisions. It is polled, and has no thread, socket or clock of its own; the threads are in `background`.
+//! Through [`admission`], handshakes request work that only the Worker's thread may do.
 
 pub(crate) mod accept_queue;
 pub(crate) mod admission;
@@ -12,7 +12,7 @@ mod rejection_log;
 mod rejections;
 mod under_way;
 
-/// Locks of `places`, which the models replace.
+/// The locks of `accept_queue`. The models replace them by those of loom.
 mod locks {
     pub(super) use std::sync::{Arc, Mutex, MutexGuard};
 }
@@ -61,7 +61,7 @@ impl Settings {
     }
 }
 
-/// The time a handshake may take, from that of one stage.
+/// Returns the time limits of a handshake, derived from the limit of one stage.
 pub(crate) fn timing(config: &ChannelConfig) -> Timing {
     let whole = Timing::default().whole;
     Timing {
@@ -70,21 +70,21 @@ pub(crate) fn timing(config: &ChannelConfig) -> Timing {
     }
 }
 
-/// Every handshake at one port, and the port.
+/// A TCP port, and all handshakes on it.
 ///
-/// They advance while [`Handshakes::poll`] runs, on whatever thread, and are accepted by the [`Acceptances`] that came
-/// with them, each on its Worker's thread. On a [`Node::open`] no device is waited for: that node's threads look at the ports, and
-/// make the queue pairs. [`Listener::background`](crate::Listener::background) is the same with a
-/// thread that polls.
+/// The handshakes advance while [`Handshakes::poll`] runs, on any thread. The [`Acceptances`] that were returned with this accept the
+/// connections, each on its Worker's thread. With a Node of [`Node::open`] a poll does not wait for a device: the Node's threads scan
+/// the ports and make the queue pairs. [`Listener::background`](crate::Listener::background) does the same, and also runs the thread
+/// that polls.
 ///
-/// Dropped, it gives up the port and all handshakes under way, and rejects the peers that were not accepted yet. Connections
-/// that wait to be accepted still can be.
+/// Dropping this closes the port, ends all handshakes in progress, and rejects their peers as far as possible. Connections that wait to
+/// be accepted can still be accepted.
 pub struct Handshakes<P: Provider = Rdma, N: Network = Tcp> {
     node: Arc<Node<P, N>>,
     backlog: Backlog<P, N>,
 }
 
-/// Parts that a listener hands over.
+/// The parts of a listener that it hands over to [`Handshakes`].
 pub(crate) struct Port<N: Network> {
     pub(crate) acceptor: N::Acceptor,
     pub(crate) handle: Handle,
@@ -93,8 +93,8 @@ pub(crate) struct Port<N: Network> {
 }
 
 impl<P: Provider, N: Network> Handshakes<P, N> {
-    /// Handshakes at a port, for these Workers, with an [`Acceptances`] for each. `accepting` makes the signal that wakes a
-    /// Worker's thread, if that thread may sleep.
+    /// Makes the handshakes at a port for these Workers, and one [`Acceptances`] for each Worker. `accepting` makes the signal that
+    /// wakes a Worker's thread; it returns `None` if that thread only polls.
     pub(crate) fn new<E>(
         port: Port<N>,
         node: &Arc<Node<P, N>>,
@@ -126,25 +126,25 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         Ok((Self { node, backlog }, acceptances))
     }
 
-    /// Handle for peers: at most 128 bytes, or a line of text.
+    /// Returns the handle to give to peers: at most 128 bytes, or a line of text.
     #[must_use]
     pub const fn handle(&self) -> &Handle {
         &self.backlog.port().handle
     }
 
-    /// The TCP address it listens at.
+    /// Returns the TCP address of the listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.backlog.port().acceptor.address()
     }
 
-    /// The outcomes of handshakes so far.
+    /// Returns the counts of handshakes by outcome.
     #[must_use]
     pub fn counts(&self) -> HandshakeCounts {
         self.backlog.counts().snapshot()
     }
 
-    /// How many are under way.
+    /// Returns the number of handshakes in progress.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.backlog.under_way()
@@ -164,18 +164,18 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         self.backlog.shared_settings()
     }
 
-    /// Takes peers in or turns them away, and moves every handshake as far as it can. Never waits.
+    /// Admits or rejects new peers, and advances every handshake as far as possible. Never waits.
     pub fn poll(&mut self) {
         self.backlog.poll(&self.node);
     }
 
-    /// When to poll again at the latest, whatever comes; `None` where nothing is under way.
+    /// Returns the latest time of the next poll; `None` if nothing is in progress.
     #[must_use]
     pub fn deadline(&self) -> Option<Deadline> {
         self.backlog.deadline()
     }
 
-    /// Waits until something comes from a peer, a Worker's thread or one of the Node's, or the deadline.
+    /// Waits until a peer, a Worker's thread or a thread of the Node has something for the handshakes, or until the deadline.
     ///
     /// # Errors
     /// The network cannot wait.
@@ -183,19 +183,19 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         self.backlog.wait(&self.node, deadline)
     }
 
-    /// The port and the streams that are waited for.
+    /// Returns the port and the streams to wait for.
     pub(crate) fn waited(&self) -> (Option<&N::Acceptor>, impl Iterator<Item = Waited<'_, N::Stream>>) {
         self.backlog.waited()
     }
 
-    /// The signal that ends a wait from another thread.
+    /// Returns the waker that ends a wait from another thread.
     pub(crate) fn waker(&self) -> Option<Waker> {
         self.backlog.port().acceptor.waker()
     }
 }
 
 impl<P: Provider> Handshakes<P, Tcp> {
-    /// Descriptor that an event loop watches for input, to poll then; poll at [`Handshakes::deadline`], too.
+    /// Returns the descriptor that an event loop watches for input. Poll when it is readable, and at [`Handshakes::deadline`].
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.backlog.port().acceptor.descriptor()

@@ -1,4 +1,4 @@
-//! Rate limit for log events about refused handshakes, so that a flood of handshakes is no flood of events.
+//! Rate limit for log events about refused handshakes, so that a flood of handshakes does not cause a flood of events.
 
 use core::mem::{Discriminant, discriminant};
 use core::time::Duration;
@@ -9,17 +9,17 @@ use doorbell_core::{Deadline, Instant};
 use crate::error::ConnectError;
 use crate::machine::log::log;
 
-/// Interval of the event with the count of rejections that had no event of their own.
+/// Interval of the event that counts the rejections without a separate event.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Kind of a rejection. It leaves out the values in the error, so each attempt of one peer has the same kind.
+/// Kind of a rejection, without the values in the error. So repeated attempts of one peer have the same kind.
 type Reason = Option<(Discriminant<ConnectError>, Option<Discriminant<Cause>>)>;
 
-/// Rate limit: the first rejection of each kind has an event with all details. Further ones are counted, in one event a second. After a
-/// second without any, the next rejection is the first again.
+/// Rate limit: the first rejection of each kind gets an event with all details. Further rejections are counted, and one event each second
+/// reports the count. After a second without such rejections, the next rejection of each kind gets an event again.
 #[derive(Debug, Default)]
 pub(crate) struct RejectionLog {
-    /// Kinds that had an event. Their number is bounded by the kinds that exist.
+    /// Kinds that had an event. Their number is bounded by the number of variants.
     logged: Vec<Reason>,
     /// Rejections without an event.
     more: u64,
@@ -28,8 +28,8 @@ pub(crate) struct RejectionLog {
 }
 
 impl RejectionLog {
-    /// Returns whether this rejection gets an event of its own; otherwise it is counted. An `error` of `None` is a rejection for too many
-    /// handshakes.
+    /// Returns whether this rejection gets an event with details; otherwise it is counted. An `error` of `None` is a rejection for too
+    /// many handshakes.
     pub(crate) fn is_first(&mut self, now: Instant, error: Option<&ConnectError>) -> bool {
         self.poll(now);
         self.until.get_or_insert_with(|| Deadline::after(now, EVERY));
@@ -49,7 +49,7 @@ impl RejectionLog {
         is_first
     }
 
-    /// Logs the count once its second is over.
+    /// Logs the count when its second is over.
     pub(crate) fn poll(&mut self, now: Instant) {
         if self.until.is_none_or(|until| !until.has_passed(now)) {
             return;
@@ -64,7 +64,7 @@ impl RejectionLog {
         }
     }
 
-    /// Latest time of the next poll, so that the count is logged.
+    /// Returns the latest time of the next poll, if there is a count to log.
     pub(crate) fn deadline(&self) -> Option<Deadline> {
         self.until.filter(|_| self.more > 0)
     }
@@ -88,12 +88,12 @@ mod tests {
         assert_eq!(firsts.count(), 2);
         assert!(log.is_first(at(500), None) && !log.is_first(at(500), None));
         assert_eq!(log.more, 1999);
-        // The flood goes on: none is the first again, and the count begins anew each second.
+        // The flood continues: no rejection is a first one again, and the count begins anew each second.
         assert!(!log.is_first(at(1000), None));
         assert_eq!((log.more, log.deadline()), (1, log.until));
         log.poll(at(2000));
         assert_eq!((log.more, log.deadline()), (0, None));
-        // A second without any.
+        // A second without rejections has passed.
         assert!(log.is_first(at(3000), None) && log.logged.len() == 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Rejected peers: sent the reason, and given time to read it.
+//! Rejected peers: each is sent a Reject, and gets time to read it before the stream is closed.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -8,14 +8,14 @@ use doorbell_core::network::{Network, Waited};
 use doorbell_core::wire::{FrameBuffer, Reject};
 use doorbell_core::{Deadline, Instant};
 
-/// Limit on peers that are being rejected at a time; beyond it the first of them is dropped.
+/// The maximum number of rejected peers whose streams are kept open. For one more, the oldest stream is closed.
 const REJECTIONS_MAX: usize = 64;
 
-/// Time that a peer has to read its reject. If the stream were closed at once, with bytes of the peer on their way, the peer
-/// might see a reset instead of the reason.
+/// How long a stream stays open after the Reject. If it were closed while bytes of the peer are in flight, the peer might see a TCP
+/// reset instead of the Reject.
 const HEARING: Duration = Duration::from_millis(500);
 
-/// Rejections that are being sent.
+/// The rejected peers whose streams are still open.
 pub(super) struct Rejections<N: Network> {
     rejections: VecDeque<Rejection<N>>,
 }
@@ -34,7 +34,7 @@ impl<N: Network> Rejections<N> {
         }
     }
 
-    /// Turns a peer away.
+    /// Sends this Reject to a peer, and keeps its stream open for a while.
     pub(super) fn reject(&mut self, now: Instant, stream: N::Stream, reject: &Reject) {
         if self.rejections.len() >= REJECTIONS_MAX {
             self.rejections.pop_front();
@@ -50,17 +50,17 @@ impl<N: Network> Rejections<N> {
         }
     }
 
-    /// Goes on with all.
+    /// Advances all rejections, and closes the streams of those that are over.
     pub(super) fn poll(&mut self, now: Instant) {
         self.rejections.retain_mut(|rejection| !rejection.is_over(now));
     }
 
-    /// When to poll again at the latest.
+    /// Returns the latest time of the next poll.
     pub(super) fn deadline(&self) -> Option<Deadline> {
         self.rejections.iter().map(|rejection| rejection.deadline).min()
     }
 
-    /// Streams to wait for.
+    /// Returns the streams to wait for.
     pub(super) fn waited(&self) -> impl Iterator<Item = Waited<'_, N::Stream>> {
         self.rejections.iter().map(|rejection| Waited {
             stream: &rejection.stream,
@@ -70,7 +70,7 @@ impl<N: Network> Rejections<N> {
 }
 
 impl<N: Network> Rejection<N> {
-    /// Sends the rest of the Reject; returns whether the peer has read it, or its time is over.
+    /// Sends the rest of the Reject, and reads what the peer sent. Returns whether the stream can be closed.
     fn is_over(&mut self, now: Instant) -> bool {
         while let Some(rest) = self
             .frame
@@ -84,8 +84,8 @@ impl<N: Network> Rejection<N> {
                 Err(_) => return true,
             }
         }
-        // Bytes of the peer are read, so that they are no reason to reset the stream. Once the peer said something, or is gone,
-        // it is let go.
+        // Closing a TCP stream with unread bytes resets it, so the bytes of the peer are read first. After the peer has sent something,
+        // or has closed its side, the stream can be closed.
         let mut unread = [0; 4096];
         let is_silent = matches!(self.stream.read(&mut unread), Err(IoError::WouldBlock));
         let is_sent = self.sent >= self.frame.as_bytes().len();

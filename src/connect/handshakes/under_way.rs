@@ -1,4 +1,4 @@
-//! One handshake that is under way beside the threads that accept, and its queue pair.
+//! One handshake in progress on the accepting side, and its queue pair.
 
 use core::task::Waker;
 use core::time::Duration;
@@ -18,43 +18,44 @@ use crate::error::ConnectError;
 use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::Reaped;
 
-/// A peer, and how far it is.
+/// One handshake in progress.
 pub(super) struct UnderWay<P: Provider, N: Network> {
     stream: N::Stream,
     pub(super) from: Source,
     answer: Answer,
     stage: AttemptState<P>,
-    /// From the request on, until the connection is handed over.
+    /// The place in the accept queue, from the request until the connection is published.
     place: Option<ReservedPlace<P>>,
     share_wait: ShareWait,
     began: Instant,
-    /// Whether its Connect has come, and proves it where there are keys.
+    /// Whether a valid Connect has arrived. With keys it proves the peer's key.
     is_proven: bool,
-    /// When it makes room, where it has proven nothing and the place is crowded.
+    /// When an unproven peer is rejected, while places are scarce.
     patience: Option<Deadline>,
-    /// Whether something came from the peer, or may have.
+    /// Whether the stream has or may have something new.
     is_due: bool,
 }
 
-/// Progress of its queue pair. If the handshake is given up, the reaper destroys the queue pair.
+/// Progress of the queue pair. If the handshake is given up, the reaper destroys the queue pair.
 enum AttemptState<P: Provider> {
-    /// None is wanted yet.
+    /// No queue pair is needed yet.
     Talking,
-    /// The Worker was asked for a place.
+    /// A place was requested from the Worker.
     Reserving,
+    /// A thread makes and connects the queue pair.
     Creating(Commission<Connected<P>>),
-    /// The peer's handshake was accepted.
+    /// The peer was sent an Accept.
     Accepted(Box<Reaped<Connected<P>>>),
 }
 
-/// State that a handshake needs beside its peer.
+/// State of the backlog that handshakes share.
 pub(super) struct AttemptContext<'h, P: Provider> {
     pub(super) admissions: &'h [Arc<Admission<P>>],
     pub(super) next_admission: &'h mut usize,
     pub(super) makers: &'h Makers,
-    /// The signal that wakes the handshakes, where they may sleep.
+    /// Wakes the thread that polls the handshakes. `None` if that thread does not sleep.
     pub(super) waker: Option<&'h Waker>,
-    /// Rejection for a peer for which there is no room.
+    /// The Reject for a peer for which there is no room.
     pub(super) busy: Reject,
     pub(super) counts: &'h Counts,
 }
@@ -75,12 +76,12 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         }
     }
 
-    /// When to poll again at the latest.
+    /// Returns the latest time of the next poll.
     pub(super) fn deadline(&self) -> Deadline {
         self.share_wait.deadline(self.end())
     }
 
-    /// When its peer has had its time.
+    /// Returns when the time of the peer ends.
     pub(super) fn end(&self) -> Deadline {
         let end = self.answer.deadline();
         self.patience.map_or(end, |patience| patience.min(end))
@@ -93,34 +94,35 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         }
     }
 
-    /// Whether its queue pair is being made.
+    /// Whether a thread makes the queue pair now.
     pub(super) const fn is_making(&self) -> bool {
         matches!(self.stage, AttemptState::Creating(_))
     }
 
-    /// Whether its peer has proven nothing yet: then it is nobody.
+    /// Whether the peer has not sent a valid Connect yet.
     pub(super) const fn is_unproven(&self) -> bool {
         !self.is_proven
     }
 
-    /// How long it may go without a proof from now on, counted from its beginning; says whether that time is over.
+    /// Limits the time that an unproven peer has, counted from the beginning of its handshake; `None` sets no limit. Returns whether the
+    /// time is over.
     pub(super) fn has_lost_patience(&mut self, now: Instant, patience: Option<Duration>) -> bool {
         let patience = patience.filter(|_| !self.is_proven);
         self.patience = patience.map(|span| Deadline::after(self.began, span));
         self.patience.is_some_and(|patience| patience.has_passed(now))
     }
 
-    /// Whether it waits until others of its address are done.
+    /// Whether the peer waits until other handshakes of its address finish.
     pub(super) const fn is_waiting(&self) -> bool {
         matches!(self.stage, AttemptState::Talking) && self.share_wait.is_on()
     }
 
-    /// Rejects a peer whose handshake was not accepted yet.
+    /// Rejects a peer that was not sent an Accept yet.
     pub(super) fn reject(&mut self, now: Instant, reject: Reject) {
         self.answer.reject(now, &mut self.stream, reject);
     }
 
-    /// Whether it may move: not where it is the peer's turn, and nothing came of it.
+    /// Whether a poll may make progress. It cannot while the handshake waits for the peer and the stream has nothing new.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let is_its_turn = matches!(self.stage, AttemptState::Talking | AttemptState::Accepted(_));
         self.is_due |= self.stream.is_due();
@@ -131,7 +133,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         self.stream
     }
 
-    /// Moves as far as it can; the outcome once there is one.
+    /// Advances the handshake as far as possible. Returns the outcome when there is one.
     pub(super) fn poll(
         &mut self,
         now: Instant,
@@ -150,7 +152,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     let (AttemptState::Accepted(connected), Some(place)) = (stage, self.place.take()) else {
                         return Some(Err(ConnectError::OtherWorkers));
                     };
-                    // Before it may be accepted: who has accepted it finds it counted.
+                    // Counted before it is published, so that the count includes each accepted connection.
                     around.counts.note_connected();
                     place.publish(Reaped::into_inner(*connected).finish(established));
                     return Some(Ok(()));
@@ -161,7 +163,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => {
-                    // The peer gets one Reject; the cause is kept, and not that we gave up.
+                    // The peer gets one Reject. The returned error is the cause, not the error of the rejected handshake.
                     let reject = attempt::reject_or(&error, around.busy);
                     self.reject(now, reject);
                     return Some(Err(error));
@@ -170,7 +172,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         }
     }
 
-    /// Gets on with the queue pair; says whether it did.
+    /// Advances the queue pair by one step, or waits for the share of the address. Returns whether a step was made.
     fn prepare(
         &mut self,
         now: Instant,
@@ -224,7 +226,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         Ok(true)
     }
 
-    /// Gives the handshake up, and rejects the peer if it was not accepted yet.
+    /// Gives up the handshake. The peer gets a Reject if it was not sent an Accept yet.
     pub(super) fn break_off(&mut self, now: Instant) {
         if !matches!(self.stage, AttemptState::Accepted(_)) {
             let closing = Reject::new(RejectReason::CLOSING);
@@ -234,7 +236,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 }
 
 impl<P: Provider> AttemptContext<'_, P> {
-    /// Asks for a place on a Worker of the rail's device: each has its turn, and one that is full is passed over.
+    /// Requests a place on a Worker of the rail's device. The Workers take turns, and a full Worker is skipped.
     fn ask(&mut self, request: &PeerRequest) -> Result<ReservedPlace<P>, ConnectError> {
         let device = self
             .admissions
@@ -256,7 +258,7 @@ impl<P: Provider> AttemptContext<'_, P> {
             match admission.ask(request) {
                 Ok(place) => return Ok(place),
                 Err(ConnectError::ListenerClosed) => {}
-                // The handshake may wait for that one.
+                // This error is kept in preference to others, since the handshake may wait and try again.
                 Err(_) if matches!(refused, ConnectError::TooManyUnfinishedFrom { .. }) => {}
                 Err(error) => refused = error,
             }
