@@ -12,15 +12,15 @@ const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
 const NDA_DST: u16 = 1;
 
-/// The length of what a neighbour's message begins with.
+/// Length of the header of a neighbour message.
 const NEIGHBOUR_BYTES: usize = 12;
 
-/// States of an entry. One that needs no hardware address is none of ours.
+/// States of an entry. Entries that need no hardware address are skipped.
 const INCOMPLETE: u16 = 0x01;
 const FAILED: u16 = 0x20;
 const NO_ARP: u16 = 0x40;
 
-/// Known neighbours on the links of these interfaces, of either family.
+/// Known neighbours on the links of these interfaces, of both families.
 pub(super) fn all(interfaces: &[Interface]) -> Result<Vec<NeighbourFacts>> {
     let mut found = Vec::new();
     Netlink::open()?.dump(RTM_GETNEIGH, &[0; NEIGHBOUR_BYTES], |kind, body| {
@@ -29,7 +29,7 @@ pub(super) fn all(interfaces: &[Interface]) -> Result<Vec<NeighbourFacts>> {
     Ok(found)
 }
 
-/// Reads one entry; `None` if it has no hardware address to resolve, or if its interface is gone.
+/// Parses one entry. `None` if it needs no hardware address, or if its interface is not listed.
 fn neighbour(kind: u16, body: &[u8], interfaces: &[Interface]) -> Option<NeighbourFacts> {
     if kind != RTM_NEWNEIGH {
         return None;
