@@ -368,7 +368,7 @@ impl Context {
         let mut is_full = false;
         for peer in state.peers.iter_mut().filter(|peer| peer.owes_hello) {
             let length = hello.write(buffer);
-            // It is for the other end of the link, be that a relay.
+            // The other end of the link handles this message, even if it is a relay.
             match said(links.send(peer.id, buffer.get(..length).unwrap_or_default())) {
                 Said::Taken(_) => (peer.owes_hello, *is_dirty) = (false, true),
                 Said::Later => is_full = true,
