@@ -393,7 +393,7 @@ mod tests {
                 wrong[word] ^= 1 << 63;
                 let read = Submission::parse(&wrong, &layout());
                 assert_ne!(read, Ok(submission));
-                // Another meaning, or none.
+                // The word then has another meaning, or is refused.
                 assert!(
                     read.is_err() || read.unwrap().words() == wrong,
                     "{submission:?} {word}"

@@ -299,7 +299,7 @@ mod tests {
         );
         grants.end_of(is_of(NodeNumber(0)));
         assert_eq!(grants.check(&read(0, 1), TO, 5), Ok(0));
-        // One that is used ends with its node; the other one waits for the first that uses it.
+        // The used grant ends with its node. The unused one waits for the first endpoint that uses it.
         grants.end_of(is_of(NodeNumber(1)));
         assert_eq!(grants.check(&read(0, 1), TO, 5), none);
         assert_eq!(grants.check(&read(1, 1), TO, 6), Ok(0));

@@ -332,7 +332,7 @@ mod tests {
             assert_eq!(check_status(bytes).is_some(), *is_status, "{name}");
         }
         replay("daemon_status", |bytes| drop(check_status(bytes)));
-        // Any word as any other.
+        // Replaces each word by other values.
         let whole = &seeds[0].1;
         for at in (0..whole.len()).step_by(8) {
             for word in [0, 1, 2, 3, 1 << 32, u64::MAX] {
@@ -343,7 +343,7 @@ mod tests {
         }
     }
 
-    /// A status, one without room for all, one of a daemon that has nothing, and bytes that are none.
+    /// A status, one that is too short for all entries, one of a daemon without entries, and invalid bytes.
     fn seeds_of_a_status() -> Vec<(&'static str, Vec<u8>, bool)> {
         let whole = status().write(usize::MAX).unwrap();
         let fewer = status().write(whole.len() - 8).unwrap();

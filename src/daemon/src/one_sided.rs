@@ -331,7 +331,7 @@ pub(crate) mod tests {
         Action::End(u32::MAX),
     ];
 
-    /// Bytes that an operation may have.
+    /// Returns a valid length for an operation.
     pub(crate) const fn some_bytes(action: Action, bytes: u32) -> u32 {
         match action {
             Action::End(_) => 0,

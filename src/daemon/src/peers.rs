@@ -529,7 +529,7 @@ mod tests {
         assert_eq!(hear(5, 1), (0, 1, 0), "another link of the same");
         assert_eq!(hear(5, 2), (2, 2, 1), "both are given up");
         assert_eq!(hear(6, 2), (1, 3, 2));
-        // It ends, and what waits for it ends by attempts in vain, in which nothing is lost.
+        // The node is forgotten. Messages for it end later by failed attempts, and nothing is counted as lost.
         let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, now);
         for lost in [3, 3] {
             hearing.forget(NodeNumber(1));

@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(settled.through(), 0);
         settled.settle(0);
         assert_eq!(settled.through(), 3);
-        // One that is behind or not there yet changes nothing.
+        // A count that is behind, or beyond the submissions, changes nothing.
         settled.settle(0);
         settled.settle(9);
         assert_eq!((settled.through(), settled.take()), (3, 3));

@@ -381,7 +381,7 @@ pub(crate) mod tests {
     use crate::reason::{AttachRefusal, CutReason};
     use crate::router::RouterCounts;
 
-    /// A status in which no two numbers are equal.
+    /// Returns a status in which no two numbers are equal.
     pub(crate) fn status() -> DaemonStatus {
         let mut next = 100;
         let mut number = || {
@@ -487,10 +487,10 @@ pub(crate) mod tests {
         for at in (0..bytes.len()).step_by(8) {
             let mut wrong = bytes.clone();
             wrong[at..at + 8].fill(0xff);
-            // A count of a list may be anything, and no memory is taken for it.
+            // The count of a list may be wrong, and no memory is allocated for it.
             refused += usize::from(DaemonStatus::parse(&wrong).is_none());
         }
-        // The version, 2 nodes, 4 halves of each of 3 links and 2 endpoints but for u64, bool, reasons, lists.
+        // The version, 2 nodes, 4 halves of each of 3 links, and 2 endpoints, except u64, bool, reasons and lists.
         assert!(refused >= 30, "{refused}");
     }
 

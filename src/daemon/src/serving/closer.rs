@@ -163,7 +163,7 @@ mod tests {
     use super::{Burden, Closer};
     use crate::serving::socket::PacketSocket;
 
-    /// A TCP socket whose last close takes a minute: it lingers, and its peer takes nothing.
+    /// Creates a TCP socket whose last close takes a minute: it lingers, and its peer reads nothing.
     fn lingering() -> (OwnedFd, impl Sized) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -183,7 +183,7 @@ mod tests {
         closer.give(1, Burden::Socket(socket(), vec![descriptor]));
         assert!(closer.is_busy(1) && !closer.is_busy(2) && !closer.is_full());
         closer.give(2, Burden::Socket(socket(), Vec::new()));
-        // The peer stays until the other one is done: the first one waits for its time.
+        // The peer stays until the second descriptor is closed. The first one waits for its time.
         while closer.is_busy(2) {
             std::thread::yield_now();
             closer.advance();

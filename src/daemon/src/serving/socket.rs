@@ -328,7 +328,7 @@ mod tests {
         let refused = listen(&path, 0o600).unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), b"kept");
-        // The socket of a daemon that ended is replaced.
+        // The socket of a daemon that has ended is replaced.
         std::fs::remove_file(&path).unwrap();
         assert!(!listen(&path, 0o600).unwrap().is_left_behind);
         assert!(listen(&path, 0o600).unwrap().is_left_behind);
@@ -364,7 +364,7 @@ mod tests {
         ours.pass();
         assert!(ours.drain());
 
-        // Nothing as a packet hides nothing behind it.
+        // An empty packet does not hide the packets after it.
         let (ours, theirs) = pair();
         rustix::net::send(&theirs, &[], rustix::net::SendFlags::empty()).unwrap();
         theirs.send(&Packet::Wake, &[null.as_fd()]).unwrap();
@@ -372,12 +372,12 @@ mod tests {
         assert!(!ours.drain());
         ours.pass();
         assert!(!ours.drain());
-        // It is the same for a side that is gone.
+        // The result is the same if the other side is gone.
         drop(theirs);
         assert!(!ours.drain());
         ours.pass();
         assert!(ours.drain());
-        // A packet that was sent to the other side is there after the end.
+        // A packet that was sent before the end can still be received.
         let (ours, theirs) = pair();
         ours.send(&Packet::Wake, &[]).unwrap();
         assert!(ours.drain());
