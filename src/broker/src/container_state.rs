@@ -214,7 +214,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// The state that these pieces make, the first with this many descriptors.
+    /// Reads the state that these pieces form. The first piece carries this many descriptors.
     fn of(pieces: &[&[u8]], descriptors: usize) -> Result<(String, String, u32), StateError> {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let file = File::open("/dev/null").unwrap();
@@ -229,7 +229,7 @@ mod tests {
         sendmsg(&theirs, &[IoSlice::new(first)], &mut control, SendFlags::NOSIGNAL).unwrap();
         let sender = std::thread::spawn(move || {
             for piece in rest {
-                // It is refused before its end.
+                // The state is refused before its end.
                 let _ = theirs.write_all(&piece);
             }
         });

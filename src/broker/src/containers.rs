@@ -353,7 +353,7 @@ mod tests {
         );
         assert_eq!(std::fs::read(&path).unwrap(), b"kept");
         std::fs::remove_file(&path).unwrap();
-        // A process that was killed leaves its socket behind.
+        // A killed process leaves its socket behind.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         drop(Bound::new(&path).unwrap());
         assert!(!path.exists());

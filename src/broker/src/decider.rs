@@ -153,7 +153,7 @@ mod tests {
     use super::{Decider, Decision, Facts, NodeName, Refusal};
     use crate::policy::Policy;
 
-    /// A host with devices `rxe0` and `rxe1` and a node of no device, and contexts that the test closes.
+    /// A host with devices `rxe0` and `rxe1`, a node that belongs to no device, and contexts that the test closes.
     #[derive(Clone, Default)]
     struct Script(Rc<RefCell<BTreeSet<u32>>>);
 
@@ -269,7 +269,7 @@ mod tests {
         let wait = b"/dev/char/\0 and what stood there before";
         assert_eq!(decider.watch(wait), Decision::Refuse(Refusal::NoSuchDevice));
         decider.given(0, 1);
-        // Facts say that it is closed: it is given again and kept.
+        // The facts report it as closed. The decider then allows and keeps it again.
         decider.facts().0.borrow_mut().insert(0);
         assert_eq!(decider.open(ALLOWED), Decision::Refuse(Refusal::TooManyContexts));
         assert_eq!(decider.watch(wait), Decision::Refuse(Refusal::TooManyContexts));

@@ -177,7 +177,7 @@ mod tests {
         for (now, left) in [(100, 900), (600, 400), (1000, 0), (5000, 0)] {
             assert_eq!(pace.wait(after(now)), Duration::from_micros(left));
         }
-        // A short one is followed soon.
+        // A short search is followed by the next one soon.
         pace.searched(after(5000), after(5002));
         assert_eq!(pace.wait(after(5002)), Duration::from_micros(18));
     }

@@ -321,7 +321,7 @@ mod tests {
         fs::create_dir(&left).unwrap();
         drop(Cgroup::new(left.clone()).unwrap());
         assert!(!left.exists());
-        // As the kernel refuses to remove a cgroup with processes.
+        // The kernel refuses to remove a cgroup with processes. Here a folder takes their place.
         fs::create_dir_all(left.join("process")).unwrap();
         assert!(Cgroup::new(left).is_err());
     }
@@ -356,7 +356,7 @@ mod tests {
             ("8193", "0000000000000000", true),
             ("unlimited", "0000000000000000", true),
         ] {
-            // In each of the sets by which a process or its next program has it.
+            // In each of the sets from which the process or its next program gets it.
             for with in ["CapInh", "CapPrm", "CapBnd", "CapAmb"] {
                 let set = |name: &str| {
                     if name == with {

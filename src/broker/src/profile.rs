@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(whole["process"]["args"], json!(["sh"]));
         assert_eq!(whole["process"]["rlimits"].as_array().unwrap().len(), 2);
         assert_eq!(whole["process"]["noNewPrivileges"], true);
-        // An entry that is there already is not added again.
+        // An existing entry is not added again.
         let again: Value =
             serde_json::from_str(&container_profile(&profile, &policy, None).unwrap()).unwrap();
         let base_again = json!({"process": again["process"], "mounts": again["mounts"]});
