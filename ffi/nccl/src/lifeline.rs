@@ -366,7 +366,7 @@ mod tests {
 
     use super::{HELD_MAX, Held, Lifelines, Watch};
 
-    /// A watch of a listener, and its outcome.
+    /// Starts a watch of a listener. Returns it, and a channel for its result.
     fn watched(listener: &TcpListener) -> (Arc<Watch>, Receiver<bool>) {
         watched_at(vec![listener.local_addr().unwrap()])
     }
@@ -384,7 +384,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Waits until a watch has a stream for which this holds: its thread may be slower than the kernel.
+    /// Waits until the watch has a connection for which this holds: its thread may be slower than the kernel.
     fn keeps(watch: &Watch, holds: impl Fn(&TcpStream) -> bool) {
         let began = Instant::now();
         while !watch.state.lock().unwrap().stream.as_ref().is_some_and(&holds) {
@@ -393,7 +393,7 @@ mod tests {
         }
     }
 
-    /// The next stream; a watch that gives up makes none.
+    /// Accepts the next connection. A watch that gives up makes none.
     fn accepted(listener: &TcpListener) -> TcpStream {
         listener.set_nonblocking(true).unwrap();
         let began = Instant::now();
@@ -410,7 +410,7 @@ mod tests {
     fn strangers_have_so_many_streams_and_no_more() {
         let (mut held, port) = Held::open().unwrap();
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.get()));
-        // The kernel may have a stream some time after its peer does.
+        // The kernel may complete a connection some time after it has for the peer.
         let mut accept_until = |holds: &mut dyn FnMut(&Held) -> bool| {
             let began = Instant::now();
             while !holds(&held) {
@@ -429,10 +429,10 @@ mod tests {
             .collect();
         let mut last = TcpStream::connect(to).unwrap();
         last.set_nonblocking(true).unwrap();
-        // The oldest is closed, and its peer would connect again.
+        // The oldest connection is closed. Its peer would connect again.
         accept_until(&mut |_| matches!(streams[0].read(&mut [0]), Ok(0)));
         assert!(last.read(&mut [0]).is_err() && streams[1].read(&mut [0]).is_err());
-        // Streams that their peers close are held no longer than until others come.
+        // Connections that peers have closed are dropped when new ones arrive.
         drop(streams);
         accept_until(&mut |held| {
             drop(TcpStream::connect(to));
@@ -440,7 +440,7 @@ mod tests {
         });
     }
 
-    /// Sockets of this process that listen at a port, by the descriptors of this thread.
+    /// Whether a listening socket of this process has this port, among the descriptors of this thread.
     fn has_socket_at(port: u16) -> bool {
         let listening = std::fs::read_to_string("/proc/self/net/tcp6").unwrap_or_default()
             + &std::fs::read_to_string("/proc/self/net/tcp").unwrap_or_default();
@@ -463,7 +463,7 @@ mod tests {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         assert!(has_socket_at(listener.local_addr().unwrap().port()));
         assert!(!has_socket_at(lifelines.port().get()));
-        // The streams are open as long as the thread lives, and no longer.
+        // The connections stay open exactly as long as the thread runs.
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, lifelines.port().get()));
         let mut stream = TcpStream::connect(to).unwrap();
         stream.set_nonblocking(true).unwrap();
@@ -472,7 +472,7 @@ mod tests {
         drop(lifelines);
         stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
-        // It may not have been accepted yet.
+        // The connection may not have been accepted yet.
         let end = stream.read(&mut [0]).map_err(|error| error.kind());
         assert!(matches!(end, Ok(0) | Err(ErrorKind::ConnectionReset)), "{end:?}");
         let began = Instant::now();
@@ -481,10 +481,10 @@ mod tests {
         }
     }
 
-    /// The mebibytes of a process that another test kills.
+    /// Memory of the process that another test kills, in MiB.
     const HOLDS_MIB: &str = "DOORBELL_TEST_HOLDS_MIB";
 
-    /// Holds streams, memory and threads, as a rank does, until it is killed.
+    /// Holds connections, memory and threads until it is killed, as a rank does.
     fn hold_much(mib: usize) {
         let lifelines = Lifelines::open().unwrap();
         let memory = vec![1_u8; mib << 20];
@@ -496,7 +496,7 @@ mod tests {
         drop(core::hint::black_box(memory));
     }
 
-    /// Times from the kill of a process until its peer knows, and until the kernel has ended it.
+    /// Returns the times from the kill of a process until its peer knows, and until the kernel has ended the process.
     fn killed(mib: usize) -> [Duration; 2] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -512,7 +512,7 @@ mod tests {
         });
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.unwrap()));
         let (watch, outcome) = watched_at(vec![address]);
-        // A port that refuses before the first stream proves nothing.
+        // A port that refuses before the first connection proves nothing.
         keeps(&watch, |_| true);
         assert!(outcome.try_recv().is_err());
         let began = Instant::now();
@@ -573,7 +573,7 @@ mod tests {
         for _ in 0..5 {
             drop(accepted(&listener));
         }
-        // Asked for a sign of life, it connects once more; nobody need accept.
+        // After `ask`, the watch connects again. The listener need not accept.
         let held = accepted(&listener);
         keeps(&watch, |stream| stream.local_addr().ok() == held.peer_addr().ok());
         watch.interrupt();

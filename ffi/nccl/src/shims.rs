@@ -446,7 +446,7 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     let (tags, memories) = (given(tags, "tags")?, given(memories, "mhandles")?);
     // The closure copies what it needs. References would force these values into memory.
     let incoming = move |place| {
-        // SAFETY: an element of an array of so many, by this function's contract.
+        // SAFETY: an element of an array of `count` elements, by this function's contract.
         let address = unsafe { element(data, place) };
         // SAFETY: as above.
         let size = unsafe { element(sizes, place) };

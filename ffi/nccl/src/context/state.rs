@@ -611,7 +611,7 @@ mod tests {
         );
     }
 
-    /// Two links to a process that never answers.
+    /// Creates two links to a process that never answers.
     fn links() -> [LinkId; 2] {
         let path = doorbell_fake::library_path().unwrap();
         // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
@@ -624,7 +624,8 @@ mod tests {
         [(); 2].map(|()| links.connect(&node, &workers, &handle).unwrap())
     }
 
-    /// Listeners may be closed before they are accepted, and others opened. Their places are free once the peer takes their ends.
+    /// A listener may be closed before its comms are accepted, and opened again. The places of these comms are free when the peer has
+    /// taken their Close.
     #[test]
     fn comms_whose_end_a_peer_does_not_take_leave_room_for_those_of_others() {
         let [hostile, honest] = links();

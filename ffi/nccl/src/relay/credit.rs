@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(there.owes(), None);
         assert!(here.granted(credit).is_some());
         assert!(here.may_send(bytes));
-        // More than it had is no credit.
+        // A grant beyond the sent bytes is refused.
         assert_eq!(here.granted(u32::MAX), None);
     }
 
@@ -108,7 +108,7 @@ mod tests {
         let (mut here, mut there) = (Credit::default(), Credit::default());
         let long = 2 * WINDOW_BYTES;
         for _ in 0..3 {
-            // Below a portion the other side is silent.
+            // The other side reports nothing below a portion.
             while cost(0) + here.sent <= PORTION_BYTES {
                 here.did_send(0);
                 assert!(there.received(0).is_some());

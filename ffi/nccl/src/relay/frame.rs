@@ -289,7 +289,7 @@ pub(super) mod tests {
                     "{frame:?} of {length}"
                 );
             }
-            // A handle may have zeros behind it.
+            // Zeros after a handle are allowed.
             buffer.push(1);
             assert_eq!(CircuitFrame::parse(&buffer), None, "{frame:?}");
         }

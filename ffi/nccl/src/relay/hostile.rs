@@ -126,7 +126,7 @@ mod tests {
     use crate::places::Key;
     use crate::replay;
 
-    /// A request of a circuit, as an act.
+    /// Encodes the action of sending a request.
     fn request(link: u8) -> Vec<u8> {
         let message = CircuitFrame::Request {
             relays: 1,
@@ -137,7 +137,7 @@ mod tests {
         [&[5, link, message.len() as u8], &message[..]].concat()
     }
 
-    /// A message, as an act.
+    /// Encodes the action of sending a message.
     fn say(link: u8, message: &[u8]) -> Vec<u8> {
         [&[5, link, message.len() as u8], message].concat()
     }
@@ -225,7 +225,7 @@ mod tests {
             for _ in 0..draw() % 40 {
                 let link = (draw() % 4) as u8;
                 match draw() % 8 {
-                    // An honest beginning.
+                    // A valid start of a circuit.
                     0 => script.extend([vec![0, link, 0], request(link), vec![1, link + 4, 0]].concat()),
                     // Messages of the two ends.
                     1..=4 => {

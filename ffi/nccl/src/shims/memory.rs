@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn iflush(
         })?;
         for (place, key) in flushed.iter_mut().enumerate() {
             let (sizes, memories) = (given(sizes, "sizes")?, given(memories, "mhandles")?);
-            // SAFETY: an element of an array of so many, by this function's contract.
+            // SAFETY: an element of an array of `count` elements, by this function's contract.
             let size = unsafe { element(sizes, place) };
             // SAFETY: as above.
             let memory = unsafe { element(memories, place) };
