@@ -123,7 +123,7 @@ mod tests {
     use super::{COUNTERS_MAX, NAME_BYTES_MAX, PortCounters};
     use crate::metrics::Metrics;
 
-    /// Writes a file in the folder, in folders that are made for it.
+    /// Writes a file in the folder, and creates the folders above it.
     fn write(folder: &TempDir, path: &str, bytes: &[u8]) {
         let path = folder.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -196,7 +196,7 @@ mod tests {
             b"3\n",
         )
         .unwrap();
-        // Without end, without a writer, a folder, and leading nowhere.
+        // A file without end, a pipe without a writer, a folder, and a dangling link.
         symlink("/dev/zero", hw_counters.join("endless")).unwrap();
         mknodat(CWD, hw_counters.join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
         fs::create_dir(hw_counters.join("folder")).unwrap();

@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// A good request cut anywhere, and with any character another.
+    /// A valid request is cut at each place, and each of its characters is replaced.
     #[test]
     fn changed_requests_keep_every_promise() {
         let request = b"HEAD /metrics?a=b HTTP/1.0\r\nHost: a:9\r\nAccept:\t*/*\r\n\r\nGET";

@@ -135,7 +135,7 @@ mod tests {
             (b"HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n", true),
         ] {
             assert_eq!(read(request), Asked::Metrics { is_head_only });
-            // A second request behind it is ignored.
+            // A second request after it is ignored.
             assert_eq!(read(&[request, GET].concat()), Asked::Metrics { is_head_only });
         }
     }
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(read(&long[..REQUEST_BYTES_MAX - 1]), Asked::More);
     }
 
-    /// Any bytes come to something, by words of requests in any order.
+    /// Any input has a result: words of requests in any order.
     #[test]
     fn any_bytes_come_to_something() {
         let words: [&[u8]; 10] = [

@@ -326,7 +326,8 @@ mod tests {
         }
     }
 
-    /// A bound that is accepted here and refused where it is for would fail a connect long after.
+    /// A bound that is accepted here, and refused where the value is used, would let a connect fail much
+    /// later.
     #[test]
     fn every_bound_is_accepted_where_it_is_for_and_one_more_is_not() {
         use doorbell_core::in_flight::storage_for;

@@ -215,7 +215,7 @@ mod tests {
     use std::path::Path;
     use tempfile::TempDir;
 
-    /// Writes a file in the folder, in folders that are made for it.
+    /// Writes a file in the folder, and creates the folders above it.
     fn write(folder: &TempDir, path: &str, text: &str) {
         let path = folder.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(roots.pkeys("rxe0", 1), Some(vec![0xffff, 0x8001]));
         assert_eq!(roots.pkeys("rxe0", 2), None);
         assert_eq!(roots.netdevs("rxe0", 1, 1), ["eth0", "eth1"]);
-        // With two ports it is unknown which of them the interface of the function belongs to.
+        // With two ports, it is unknown to which of them the interface of the function belongs.
         assert_eq!(roots.netdevs("rxe0", 1, 2), ["eth0"]);
         write(&folder, "rxe0/ports/3/pkeys/0", "0x0000\n");
         assert_eq!(roots.pkeys("rxe0", 3), Some(vec![]));

@@ -57,7 +57,7 @@ mod tests {
     use doorbell::provider::Interface;
     use rustix::io::{Errno, Result};
 
-    /// Reads a part as it is read of the kernel.
+    /// Parses a part as if it came from the kernel.
     fn read(part: &[u8], found: &mut Vec<NeighbourFacts>) -> Result<bool> {
         read_part(part, |kind, body| found.extend(neighbour(kind, body, &here())))
     }
@@ -67,7 +67,7 @@ mod tests {
         body.extend(index.to_ne_bytes());
         body.extend(state.to_ne_bytes());
         body.extend([0, 1]);
-        // A hardware address first, as no order is promised.
+        // The hardware address comes first, since the order is not guaranteed.
         body.extend([10_u16.to_ne_bytes(), 2_u16.to_ne_bytes()].concat());
         body.extend([2, 0, 0, 0, 0, 1, 0, 0]);
         body.extend(u16::try_from(4 + address.len()).unwrap().to_ne_bytes());

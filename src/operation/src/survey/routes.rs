@@ -163,10 +163,10 @@ mod tests {
             ("eth2", &["10.0.1.1/24"]),
         ];
         assert_eq!(asked(&shared), ["10.0.0.1 10.0.0.3", "10.0.0.2 10.0.0.3"]);
-        // In the smaller one of two, and to the last host that there is.
+        // The smaller of two subnets, and its last host.
         let within = [("eth0", &["10.0.0.9/8"][..]), ("eth1", &["10.1.0.5/30"])];
         assert_eq!(asked(&within), ["10.0.0.9 10.1.0.6", "10.1.0.5 10.1.0.6"]);
-        // Two addresses of one interface, addresses of links alone, and no peer left to ask for.
+        // Two addresses of one interface, only link-local addresses, and no peer left to ask about.
         for none in [
             [
                 ("eth0", &["10.0.0.1/24", "10.0.0.2/24"][..]),
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// As many interfaces as a host with a network for each of its guests may have: their pairs times their addresses is too much to look through.
+    /// As many interfaces as a host with a network for each of its guests may have. Their pairs times their addresses are too many to search.
     #[test]
     fn a_subnet_that_many_interfaces_share_is_asked_about_once_for_each() {
         let many: Vec<_> = (1..=250_u8)
@@ -206,7 +206,7 @@ mod tests {
         let here = Ipv4Addr::LOCALHOST;
         let by = leaves_by(&mut netlink, here, Ipv4Addr::new(127, 0, 0, 9), &lo).unwrap();
         assert_eq!(by.as_deref(), Some("lo"));
-        // No host may send from there.
+        // No host may send from this address.
         let from_nowhere = Ipv4Addr::new(240, 0, 0, 1);
         assert_eq!(leaves_by(&mut netlink, from_nowhere, here, &lo), Ok(None));
         assert!(of_shared_subnets(&lo).unwrap().is_empty());
