@@ -90,7 +90,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, victim) = (folder.path().join("a.handle"), folder.path().join("victim"));
         fs::write(&victim, "untouched").unwrap();
-        // The name was guessed: a link there, to a file, to nothing and to itself; and a file.
+        // An attacker has guessed the name, and created a link to a file, to nothing or to itself there, or a file.
         let guessed = folder.path().join(format!("a.handle.{:016x}.unfinished", 7));
         for target in [victim.as_path(), Path::new("nothing"), guessed.as_path()] {
             symlink(target, &guessed).unwrap();
@@ -102,7 +102,7 @@ mod tests {
         assert!(leave_by(&path, 7, &handle()).is_err());
         assert_eq!(fs::read_to_string(&guessed).unwrap(), "another's");
         assert_eq!((find(&path), path.exists()), (Ok(None), false));
-        // The name of before, and the handle's own.
+        // Links at the temporary name of earlier versions, and at the handle's own name.
         symlink(&victim, folder.path().join("a.handle.unfinished")).unwrap();
         symlink(&victim, &path).unwrap();
         leave(&path, &handle()).unwrap();

@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Every example of the help, cut anywhere and with any character another.
+    /// Every example of the help is cut at each place, and each of its characters is replaced.
     #[test]
     fn changed_lines_keep_every_promise() {
         for line in [

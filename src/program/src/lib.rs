@@ -180,25 +180,25 @@ mod tests {
 
     use crate::{documents, scenarios};
 
-    /// Every command that README.md and the pages of docs show is one, with its options and their values.
+    /// Every command in README.md and in the pages of docs is valid, with its options and their values.
     #[test]
     fn the_commands_the_documents_show_are_understood() {
         let mut shown = documents::commands();
         shown.retain(|shown| shown.words[0] == "doorbell");
         assert!(shown.len() > 30, "{shown:?}");
         for documents::Shown { document, words } in shown {
-            // A word in brackets is for the reader to choose.
+            // A word in brackets is a placeholder.
             let is_chosen = |word: &&String| !word.starts_with('[');
             let said: Vec<_> = words.iter().filter(is_chosen).collect();
             let parsed = super::Arguments::command().try_get_matches_from(&said);
             let Err(error) = parsed else { continue };
-            // The name of a command may stand by itself.
+            // The name of a command may stand alone.
             let is_bare = said.len() == 2 && error.kind() == ErrorKind::MissingRequiredArgument;
             assert!(is_bare, "{document}: {words:?}: {error}");
         }
     }
 
-    /// The commands of the unit, as systemd reads them.
+    /// The commands of the unit, as systemd parses them.
     #[test]
     fn the_commands_of_the_unit_are_understood() {
         let unit = include_str!("../systemd/doorbell.service");
@@ -217,7 +217,7 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, 1);
-        // Each option that SERVE_OPTIONS is said to have.
+        // Each option that the unit's comment lists for SERVE_OPTIONS.
         let said = unit
             .lines()
             .find(|line| line.contains("may have more options"))
@@ -309,7 +309,7 @@ sh -c 'until {bin}/doorbell devices --all; do sleep 1; done'
         }
     }
 
-    /// The long names of a short option that commands give different names.
+    /// The long names of a short option whose meaning differs between commands.
     const SHORT: &[(char, &[&str])] = &[
         ('D', &["duration", "seconds"]),
         ('F', &["cpu-freq"]),

@@ -284,9 +284,9 @@ mod tests {
             });
             core::mem::take(&mut file)
         };
-        // Torn in its second line of three.
+        // Torn in the second of three lines.
         assert_eq!(write("1\n2 is torn\n3\n", 0, 6), "1\n2 is");
-        // No room for the number of lines, but for the end of the line.
+        // There is no room for the count of lines, but for the end of the line.
         assert_eq!(write("4\n", 0, 1), "\n");
         assert_eq!(write("5\n", 7, 0), "");
         assert_eq!(
@@ -304,7 +304,7 @@ mod tests {
     fn a_reader_that_stops_holds_up_the_writing_thread_alone() {
         let lines: &Lines = Box::leak(Box::new(Lines::new()));
         lines.lock().has_thread = true;
-        // A reader that takes one batch of lines whenever this test does.
+        // A reader that takes one batch of lines whenever this test tells it to.
         let (give, read) = sync_channel::<Vec<u8>>(0);
         thread::spawn(move || {
             lines.write_all(|bytes| {
@@ -318,7 +318,7 @@ mod tests {
             lines.put(format!("{put}\n").as_bytes());
             put += 1;
         }
-        // Nobody reads: the end of the program waits no longer than it may.
+        // There is no reader. The end of the program does not wait longer than its limit.
         lines.finish(Duration::from_millis(1));
         let (mut text, mut expected) = (String::new(), 0);
         while !text.contains("are missing") {

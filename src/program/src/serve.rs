@@ -571,14 +571,14 @@ mod tests {
         let at = |time: u64| Instant::from_ns(time);
         let patience = u64::try_from(HALF_WRITTEN.as_nanos()).unwrap();
         let half = || Err("half".into());
-        // It comes late, after the daemon began.
+        // The file appears late, after the daemon has started.
         let (mut known, begun) = (Known::default(), 100 * patience);
         assert!(known.update(Ok(None), at(begun)).is_ok());
         for time in [begun, begun + patience - 1] {
             assert!(matches!(known.update(half(), at(time)), Ok(None)));
         }
         assert!(known.update(half(), at(begun + patience)).is_err());
-        // The time is of one attempt.
+        // The time limit is that of one attempt.
         let later = begun + 10 * patience;
         assert!(known.update(half(), at(later)).is_ok());
         assert!(known.update(Ok(None), at(later + 1)).is_ok());

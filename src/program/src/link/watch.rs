@@ -365,14 +365,14 @@ mod tests {
             let found = watch.found();
             found.iter().map(|death| death.after_ms).collect::<Vec<_>>()
         };
-        // A command that names no rail: its first death counts.
+        // A command that names no rail: the first death counts.
         assert_eq!(is_done(None, 100, &[(0, 110), (1, 120)], None), [10.0]);
-        // It died before the command did anything, and was up again.
+        // The rail died before the command, and was up again.
         assert_eq!(
             is_done(Some(1), 200, &[(0, 230), (1, 240), (1, 250)], None),
             [50.0]
         );
-        // One that mends, one whose rail was dead already, and one whose rail came back by itself.
+        // A command that repairs a rail, a rail that was already dead, and a rail that came back without a command.
         assert_eq!(is_done(None, 300, &[(1, 330)], Some(340)), [50.0]);
         assert_eq!(is_done(Some(1), 400, &[(0, 430)], None), [50.0]);
         assert_eq!(is_done(Some(1), 500, &[(1, 530)], Some(560)), [50.0]);

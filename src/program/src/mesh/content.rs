@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn elements_differ_by_rank_round_and_position() {
-        // 256 KiB apart, and as far as the longest data go.
+        // Offsets of 256 KiB, and up to the length of the longest data.
         for step in [1, 1 << 16, 1 << 18, 1 << 22] {
             assert_ne!(of(3, 7, 5), of(3, 7, 5 + step), "{step}");
         }
@@ -159,7 +159,7 @@ mod tests {
         ] {
             let rank = Rank::new(1).unwrap();
             let mut content = Content::new(which, rank, 3, 8).unwrap();
-            // The right output of the collective, with two elements in each block.
+            // The correct output of the collective, with two elements in each block.
             let right: Vec<u8> = (0..6)
                 .flat_map(|at| {
                     let block = (at / 2) as u8;

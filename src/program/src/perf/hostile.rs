@@ -72,7 +72,7 @@ mod tests {
         replay("perf_message", check);
     }
 
-    /// Each byte of what is kept, with each of its bits the other way round.
+    /// Each bit of each byte of the valid messages is flipped.
     #[test]
     fn changed_messages_keep_every_promise() {
         let ready = Message::Ready(Ready {

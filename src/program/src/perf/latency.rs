@@ -429,7 +429,7 @@ mod tests {
         assert!(
             near(whole.p50_ns, 50_000.0) && near(whole.p99_ns, 99_000.0) && near(whole.p99_9_ns, 99_900.0)
         );
-        // One way is half of the same.
+        // One-way times are half of the measured times.
         let half = times.summary(true, 3);
         assert_eq!(half.p99_ns * 2.0, whole.p99_ns);
         assert_eq!(

@@ -580,7 +580,7 @@ mod tests {
     use crate::perf::message::Verdict;
     use crate::perf::test::{Kind, Op, Test};
 
-    /// The verdict on a hundred messages, of which each side checked so many.
+    /// Returns the verdict on a hundred messages, of which the sides checked `here` and `there`.
     fn verdict(kind: Kind, op: Op, here: u64, there: u64) -> Result<(), PerfError> {
         let test = Test {
             kind,

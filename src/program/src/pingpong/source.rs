@@ -368,7 +368,7 @@ mod tests {
     fn the_peers_subnet_decides() {
         assert_eq!(chosen(&two(), &ANY, tcp("10.0.1.9")), ("rxe1".into(), 1));
         assert_eq!(chosen(&two(), &ANY, tcp("10.0.0.9")), ("rxe0".into(), 1));
-        // As a socket of both families gives it.
+        // The form that a dual-stack socket returns.
         assert_eq!(chosen(&two(), &ANY, tcp("::ffff:10.0.1.9")), ("rxe1".into(), 1));
         let peer = Peer::Gid(Gid::from_ip("10.0.1.9".parse().unwrap()));
         assert_eq!(chosen(&two(), &ANY, peer), ("rxe1".into(), 1));

@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn jobs_beyond_the_most_are_one_and_the_oldest_keep_their_names() {
-        // A user with very many jobs, in the order of their numbers, and one with an old job.
+        // A user with very many jobs, in the order of their numbers, and a user with an old job.
         let mut jobs: Vec<_> = (0..200).map(|number| job(1000, number, 1000 - number)).collect();
         jobs.push(job(2000, 7, 5000));
         let mut metrics = Metrics::default();
@@ -196,7 +196,7 @@ mod tests {
             "doorbell_daemon_job_processes{{uid=\"other\",job=\"other\"}} {others}\n"
         )));
         assert!(!text.contains("_total{uid=\"other\""), "counts that fall: {text}");
-        // Five users with many jobs each, and one that comes last.
+        // Five users with many jobs each, and a user that comes last.
         let mut jobs: Vec<_> = (0..100)
             .map(|number| job(number as u32 / 20, number, number))
             .collect();

@@ -64,7 +64,7 @@ mod tests {
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         let socket = path.into_os_string();
-        // Each from a socket of its own, whose room does not end first.
+        // Each is sent from its own socket, so that no sender runs out of room first.
         let error = loop {
             if let Err(error) = tell_at(&socket, "STATUS=") {
                 break error;

@@ -489,7 +489,7 @@ mod tests {
 
     use super::check_shown;
 
-    /// A status in which each number is the largest, so that no sum of them fits.
+    /// Returns a status in which each number is the largest possible, so that every sum overflows.
     fn largest() -> DaemonStatus {
         let traffic = || Traffic {
             submitted: u64::MAX,
@@ -544,7 +544,7 @@ mod tests {
                 waiting_bytes: u64::MAX,
                 links: [true, false].map(link).into(),
             }],
-            // Two of one number: a daemon that lies may give them.
+            // Two jobs with the same number: a daemon with a fault may send them.
             jobs: vec![job_status(), job_status()],
             left_out: u64::MAX,
             endpoints: vec![endpoint(), endpoint()],

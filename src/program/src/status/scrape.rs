@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// A server that answers the next connection with these bytes, and then ends.
+    /// Starts a server that answers the next connection with these bytes, and then ends.
     fn answering(answer: &'static [u8]) -> (core::net::SocketAddr, thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(scrape(&[address]).unwrap().sum("a"), Some(1.0));
         server.join().unwrap();
         assert!(scrape(&[address]).unwrap_err().contains("refused"));
-        // The kernel accepts the connection for the listener, and no answer comes.
+        // The kernel accepts the connection for the listener, and no answer follows.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let told = ask(silent.local_addr().unwrap(), Duration::from_millis(100)).unwrap_err();
         assert_eq!(told, "no whole answer within 0.1 s");

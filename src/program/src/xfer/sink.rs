@@ -290,7 +290,7 @@ mod tests {
         assert!(matches!(end(place, empty), Written::All(_)));
         assert_eq!(names(folder.path()), ["out"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "");
-        // A command that gives up leaves nothing.
+        // A command that gives up leaves no file.
         drop(OutputFile::create(&path).unwrap());
         assert_eq!(names(folder.path()), ["out"]);
     }
