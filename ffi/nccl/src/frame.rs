@@ -110,7 +110,7 @@ pub(crate) struct Refusal(pub(crate) u32);
 impl Refusal {
     /// The listener is closed.
     pub(crate) const NO_LISTENER: Self = Self(1);
-    /// The maximum number of comms is open.
+    /// The maximum number of comms is reached.
     pub(crate) const FULL: Self = Self(2);
 }
 

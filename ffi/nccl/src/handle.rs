@@ -197,7 +197,7 @@ mod tests {
             assert_eq!(NetHandle::parse(&changed).is_ok(), is_attempt, "{place}");
         }
         assert!(NetHandle::parse(&[0; HANDLE_BYTES]).is_err());
-        // A handle of NCCL's mesh plugin.
+        // A handle of the mesh plugin.
         let mut other = [0; HANDLE_BYTES];
         other[..4].copy_from_slice(&0x4d45_5348_u32.to_le_bytes());
         let why = NetHandle::parse(&other).unwrap_err();

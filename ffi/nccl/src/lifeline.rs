@@ -274,7 +274,7 @@ impl Held {
 }
 
 impl Watch {
-    /// Watches until the peer has ended, and returns true. Returns false if watching has no use any more.
+    /// Watches until the peer has ended, and returns true. Returns false if watching is no longer useful.
     fn run(&self, addresses: &[SocketAddr]) -> bool {
         let (mut wait, mut was_connected) = (WAIT.0, false);
         loop {

@@ -378,7 +378,7 @@ pub(crate) unsafe extern "C" fn isend_v8(
     memory: *mut c_void,
     result: *mut *mut c_void,
 ) -> NcclResult {
-    // A negative size becomes too long a size.
+    // A negative size becomes a size that is too long.
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     // SAFETY: this function's contract.
     unsafe { isend_v9(comm, data, bytes, tag, memory, result) }
@@ -435,7 +435,7 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     result: *mut *mut c_void,
 ) -> Result<(), Failure> {
     let result = given(result, "request")?;
-    // The caller may have stored a marker that the completion is optional. The marker is ignored.
+    // The caller may have stored a marker which says that the completion is optional. The marker is ignored.
     // SAFETY: valid for writing, by this function's contract.
     unsafe { result.write(core::ptr::null_mut()) };
     let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use serde::Deserialize;
 
-/// Maximum length of a state in bytes. Most of it are annotations of the container.
+/// Maximum length of a state in bytes. Annotations of the container make up most of it.
 const STATE_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum number of descriptors of a message. The specification has one.

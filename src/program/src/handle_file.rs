@@ -102,7 +102,7 @@ mod tests {
         assert!(leave_by(&path, 7, &handle()).is_err());
         assert_eq!(fs::read_to_string(&guessed).unwrap(), "another's");
         assert_eq!((find(&path), path.exists()), (Ok(None), false));
-        // Links at the temporary name of earlier versions, and at the handle's own name.
+        // Links at the temporary name without a random number, and at the handle's own name.
         symlink(&victim, folder.path().join("a.handle.unfinished")).unwrap();
         symlink(&victim, &path).unwrap();
         leave(&path, &handle()).unwrap();

@@ -100,7 +100,7 @@ impl Context {
         }
     }
 
-    /// Opens a comm by relays after no rail could open it. Returns whether that is tried. A comm tries it once.
+    /// Starts to open a comm over relays, if no rail could open it. Returns whether it did. Each comm does so only once.
     pub(super) fn seek_instead(&mut self, key: Key, handle: &NetHandle) -> bool {
         let until = self.node.within(self.timeout);
         let is_always = self.relays.is_always;
@@ -341,7 +341,7 @@ impl State {
         }
     }
 
-    /// Returns the credit of a message of the far end that arrived on a circuit: messages are consumed immediately.
+    /// Counts a message of the far end on a circuit as consumed, which returns its credit: messages are consumed immediately.
     pub(super) fn took(&mut self, link: LinkId, bytes: usize) {
         if let Some((_, credit)) = self.circuits.iter_mut().find(|(of, _)| *of == link) {
             credit.took(bytes);

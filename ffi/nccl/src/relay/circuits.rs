@@ -54,7 +54,7 @@ struct Circuit<L> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Nothing,
-    /// The caller must connect the destination, over at most `relays` relays. This relay counts.
+    /// The caller must connect the destination, over at most `relays` relays including this one.
     Wanted {
         key: Key,
         relays: u8,
@@ -105,7 +105,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         self.list.count()
     }
 
-    /// Adds a circuit for a link that a peer has connected. The peer must send a request until `until`. Beyond the limit the circuit ends
+    /// Adds a circuit for a link that a peer has connected. The peer must send a request by `until`. Beyond the limit the circuit ends
     /// as FULL.
     pub(crate) fn accepted(&mut self, link: L, until: Deadline) {
         let is_full = self.count() >= self.most;

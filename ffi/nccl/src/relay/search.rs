@@ -26,7 +26,7 @@ const SEARCHED_WITHIN: u32 = 3;
 enum Step {
     /// By rails only.
     Direct,
-    /// By a relay, with at most `relays` relays on the rest of the route. The first relay counts.
+    /// By a relay, with at most `relays` relays on the rest of the route, including the first one.
     By { relay: SocketAddr, relays: u8 },
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn leads_nowhere(links: &Links, link: LinkId) -> bool {
 /// The result of a search.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// A link to the process was found. The route starts here.
+    /// A link to the process was found. The route starts at this process.
     Link { link: LinkId, route: Route },
     /// No route was found.
     None { end: End, why: String },
@@ -155,7 +155,7 @@ impl Search {
         }
     }
 
-    /// Handles that a rail of a link is up.
+    /// Records that a rail of a link is up.
     pub(crate) fn hear_up(&mut self, of: LinkId) {
         self.hear(of, Heard::Up);
     }
