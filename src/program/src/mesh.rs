@@ -134,7 +134,7 @@ pub(crate) struct Arguments {
     configured: Configured,
 }
 
-/// A collective, with its name on the command line.
+/// A collective, as it is named on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Which {

@@ -82,7 +82,7 @@ pub(crate) struct PreflightArguments {
     json: bool,
 }
 
-/// The hosts to examine.
+/// The hosts to look at.
 #[derive(clap::Args)]
 struct Look {
     /// Look at the host saved in FILE (by `doorbell topo --save`); once for each host
