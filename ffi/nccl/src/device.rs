@@ -1,7 +1,7 @@
-//! The one device that NCCL sees: all rails of this host that can be used, merged.
+//! The one device that NCCL sees: all usable rails of this host, merged.
 //!
-//! A link goes over all rails that reach its peer, so that a device for each would say something untrue. There is nothing to merge further:
-//! `makeVDevice` takes this device alone, and gives it back.
+//! A link uses all rails that reach its peer, so one device for each rail would describe a choice that does not exist. There is nothing
+//! further to merge: `makeVDevice` accepts only this device, and returns it.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::CString;
@@ -19,16 +19,16 @@ use crate::failure::Failure;
 use crate::frame::RECEIVES_MAX;
 use crate::places::PLACES_MAX;
 
-/// Bytes of one message at most: `test` reports them as a C `int`.
+/// Maximum length of a message in bytes. `test` reports lengths as a C `int`.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// The speed that is reported if no port reports one.
+/// The reported speed if no port reports one.
 const SPEED_UNKNOWN_MBPS: u32 = 10_000;
 
-/// How many there are.
+/// The number of devices.
 pub(crate) const DEVICES: c_int = 1;
 
-/// Facts of the device. Its strings stay for ever.
+/// Properties of the device. The strings are never freed.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) name: CString,
@@ -36,22 +36,22 @@ pub(crate) struct Device {
     guid: u64,
     speed_mbps: c_int,
     port: c_int,
-    /// The kinds of memory that are moved.
+    /// The supported kinds of memory.
     pointer_support: c_int,
-    /// The number of rails.
+    /// The number of ports.
     pub(crate) rails: usize,
 }
 
-/// As it was when the first context was opened.
+/// The device as it was when the first context was opened.
 static DEVICE: OnceLock<Device> = OnceLock::new();
 
 impl Device {
-    /// The device, if a context was opened.
+    /// Returns the device, if a context was opened.
     pub(crate) fn known() -> Option<&'static Self> {
         DEVICE.get()
     }
 
-    /// Looks at the rails of a node, unless that was done before. Memory of GPUs is moved, too, if that is said.
+    /// Reads the rails of a node at the first call. `has_devices_memory` tells whether GPU memory is supported.
     pub(crate) fn look(node: &Node, has_devices_memory: bool) -> Result<&'static Self, Failure> {
         let rails = node.rails().map_err(Failure::system)?;
         let mut ports: Vec<_> = rails
@@ -143,7 +143,7 @@ impl Device {
             pci_path: v9.pci_path,
             guid: v9.guid,
             pointer_support: v9.pointer_support,
-            // From version 11 on each communicator has a context, and memory is a context's.
+            // From version 11 on, each communicator has a context, and registrations belong to a context.
             registration_is_global: 0,
             force_flush: v9.force_flush,
             speed_mbps: v9.speed_mbps,
@@ -189,7 +189,7 @@ impl Device {
     }
 }
 
-/// The path of a device's PCI function; `None` if it has none, as a software device.
+/// Returns the sysfs path of a device's PCI function, or `None` for a software device.
 fn pci_path(device: &str) -> Option<CString> {
     let path = fs::canonicalize(Path::new("/sys/class/infiniband").join(device).join("device")).ok()?;
     let path = path.to_str()?;
@@ -198,7 +198,7 @@ fn pci_path(device: &str) -> Option<CString> {
         .flatten()
 }
 
-/// FNV-1a of the devices' own identifiers and their ports, so that all processes of a host that use the same ports report the same.
+/// FNV-1a hash of node GUIDs, device names and ports. All processes of a host that use the same ports report the same value.
 fn guid(ports: &[(String, u8, u32)]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
@@ -208,7 +208,7 @@ fn guid(ports: &[(String, u8, u32)]) -> u64 {
     };
     for (device, port, _) in ports {
         let of = Path::new("/sys/class/infiniband").join(device).join("node_guid");
-        // A device of a library that is no kernel's has none: its name on this host is used.
+        // A device without an entry in sysfs has no node GUID. The boot ID of this host takes its place.
         let identifier = fs::read(of).or_else(|_| fs::read("/proc/sys/kernel/random/boot_id"));
         add(&identifier.unwrap_or_default());
         add(device.as_bytes());

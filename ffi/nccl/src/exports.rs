@@ -1,4 +1,4 @@
-//! The tables that NCCL looks for, newest first.
+//! The tables that NCCL looks up, newest version first.
 
 use core::ffi::CStr;
 
@@ -8,7 +8,7 @@ use crate::shims;
 /// The name of the plugin, for `NCCL_NET`.
 const NAME: &CStr = c"doorbell";
 
-/// The entries that are alike in all tables.
+/// Defines a table. The listed entries are the same in all tables.
 macro_rules! table {
     ($(#[$of:meta])* $symbol:ident: $table:ident { $($slot:ident: $function:ident,)+ }) => {
         $(#[$of])*
@@ -25,7 +25,7 @@ macro_rules! table {
             close_send: Some(shims::close_send),
             close_recv: Some(shims::close_receive),
             close_listen: Some(shims::close_listener),
-            // A device offload has these, and this device is the host's.
+            // Only plugins with device offload provide these functions.
             get_device_mr: None,
             irecv_consumed: None,
             $($slot: Some(shims::$function),)+

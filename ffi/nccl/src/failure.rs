@@ -4,7 +4,8 @@ use core::fmt;
 
 use crate::abi::NcclResult;
 
-/// A failed call: what NCCL gets, and what its log gets. It is one word, so that a call that does not fail moves no more than that.
+/// A failed call: the result code for NCCL, and the reason for its log. The type is one word, so that a successful call moves
+/// little memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(Box<(NcclResult, Option<String>)>);
 
@@ -14,7 +15,7 @@ impl Failure {
         Self(Box::new((code, Some(why.to_string()))))
     }
 
-    /// One whose cause was logged when it happened.
+    /// Creates a failure whose cause is already in the log.
     #[cold]
     pub(crate) fn logged(code: NcclResult) -> Self {
         Self(Box::new((code, None)))
@@ -24,24 +25,24 @@ impl Failure {
         self.0.0
     }
 
-    /// The reason; `None` if the log has it already.
+    /// Returns the reason, or `None` if it is already in the log.
     pub(crate) fn why(&self) -> Option<&str> {
         self.0.1.as_deref()
     }
 
-    /// The reason, in words.
+    /// Returns the reason as text.
     pub(crate) fn words(&self) -> String {
         self.why()
             .map_or_else(|| format!("result {}", self.code().0), str::to_owned)
     }
 
-    /// Caller misuse: an argument is not valid.
+    /// Creates the failure of a call with an invalid argument.
     #[cold]
     pub(crate) fn argument(why: impl fmt::Display) -> Self {
         Self::new(NcclResult::INVALID_ARGUMENT, why)
     }
 
-    /// A call of the system or a device failed.
+    /// Creates the failure of a call that needed the system or a device.
     #[cold]
     pub(crate) fn system(why: impl fmt::Display) -> Self {
         Self::new(NcclResult::SYSTEM_ERROR, why)

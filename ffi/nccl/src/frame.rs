@@ -1,31 +1,31 @@
-//! The messages that contexts send each other over their links. Words are big-endian.
+//! The messages that contexts send each other over their links. Integers are big-endian.
 //!
 //! | offset | bytes | field | |
 //! |---|---|---|---|
 //! | 0 | 1 | kind | |
 //! | 1 | 1 | version | 1 |
-//! | 2 | 1 | count | the count of receives, or the index of one |
-//! | 3 | 1 | placed | a bit for each receive that takes transfers alone; else 0 |
+//! | 2 | 1 | count | the number of receives, or the index of a receive |
+//! | 3 | 1 | placed | in Clear, one bit for each receive that only a transfer can fill; else 0 |
 //! | 4 | 4 | to | the receiver's number of the comm, or of the listener |
-//! | 8 | 4 | number | of a comm of the sender's, of a request, of a reason, or of a port; 1 if a comm was given up |
+//! | 8 | 4 | number | number of the sender's comm, of a request, a reason, or a port; in Close, 1 if the comm was given up |
 //! | 12 | 4 | reserved | 0 |
-//! | 16 | | body | receives of 12 bytes, a length of 8 bytes, the bytes of a message, or its length and the next of its bytes |
+//! | 16 | | body | receives of 12 bytes, a length of 8 bytes, the payload of a message, or its total length and the next part |
 
 use core::num::NonZeroU16;
 
 use crate::places::Key;
 use crate::relay::frame::KINDS_FROM;
 
-/// The bytes before the body.
+/// Length of the header in bytes.
 pub(crate) const HEADER_BYTES: usize = 16;
 
-/// Receives of one request at most.
+/// Maximum number of receives of one request.
 pub(crate) const RECEIVES_MAX: usize = 8;
 
-/// The bytes of one receive of a [`Frame::Clear`].
+/// Length of one receive in a [`Frame::Clear`], in bytes.
 const RECEIVE_BYTES: usize = 12;
 
-/// The version of these messages.
+/// Version of these messages.
 const VERSION: u8 = 1;
 
 const OPEN: u8 = 1;
@@ -41,17 +41,17 @@ const CUT: u8 = 10;
 const FENCE: u8 = 11;
 const PASSED: u8 = 12;
 
-/// The bytes of a [`Frame::Part`] before its payload.
+/// Number of bytes of a [`Frame::Part`] before its payload.
 pub(crate) const PART_HEADER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 
-/// The number of a receive request: its slot in the low 5 bits, and its serial number, of 24 bits, above.
+/// The number of a receive request: the slot in the low 5 bits, and the serial number in the 24 bits above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestNumber(pub(crate) u32);
 
-/// Bits of a slot.
+/// Number of bits of the slot.
 const SLOT_BITS: u32 = 5;
 
-/// The serial numbers of requests as messages have them.
+/// Mask of the serial numbers of requests in messages.
 pub(crate) const SERIAL_MASK: u32 = (1 << 24) - 1;
 
 impl RequestNumber {
@@ -68,19 +68,19 @@ impl RequestNumber {
     }
 }
 
-/// The receive that bytes are for: what an eager message says, and the tag of a transfer.
+/// The receive that a message fills. Eager frames carry it, and the tag of a transfer encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// The receiver's comm.
+    /// Number of the receiver's comm.
     pub(crate) to: Key,
-    /// The receiver's request.
+    /// Number of the receiver's request.
     pub(crate) request: RequestNumber,
-    /// The receive within it.
+    /// Index of the receive within the request.
     pub(crate) index: u8,
 }
 
 impl Target {
-    /// As the tag of a transfer.
+    /// Encodes the target as the tag of a transfer.
     pub(crate) fn to_tag(self) -> u64 {
         u64::from(self.to.0) << 32 | u64::from(self.request.0 << 3) | u64::from(self.index & 7)
     }
@@ -110,7 +110,7 @@ pub(crate) struct Refusal(pub(crate) u32);
 impl Refusal {
     /// The listener is closed.
     pub(crate) const NO_LISTENER: Self = Self(1);
-    /// As many comms as may be are open.
+    /// The maximum number of comms is reached.
     pub(crate) const FULL: Self = Self(2);
 }
 
@@ -127,52 +127,52 @@ impl core::fmt::Display for Refusal {
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'m> {
-    /// The sender connects its comm of this number to a listener.
+    /// Connects the sender's comm of this number to a listener.
     Open { listener: Key, number: Key },
-    /// The comm is open, and has this number here.
+    /// Confirms that the comm is open. The sender's number of the comm is `number`.
     Opened { to: Key, number: Key },
-    /// It is not.
+    /// Refuses the comm.
     Refused { to: Key, reason: Refusal },
-    /// The sender has closed the comm; or given it up, before its `connect` returned it.
+    /// Tells that the sender has closed the comm, or has given it up before its `connect` returned it.
     Close { to: Key, is_given_up: bool },
-    /// The sender has memory for these.
+    /// Announces memory for these receives.
     Clear {
         to: Key,
         request: RequestNumber,
         receives: [Receive; RECEIVES_MAX],
         count: u8,
-        /// A bit for each of them whose memory devices alone reach: its bytes come by a transfer, however few.
+        /// One bit for each receive whose memory only a device can access. Such a receive is filled by a transfer, whatever its length.
         placed: u8,
     },
-    /// The bytes of one receive.
+    /// Carries the whole message for one receive.
     Eager { target: Target, payload: &'m [u8] },
-    /// The sender has more bytes than a receive has room for.
+    /// Tells that the sender's message is longer than the receive.
     Excess { target: Target, bytes: u64 },
-    /// The next bytes of one receive, of so many in total: where messages are relayed, and this one is too long to go at once.
+    /// Carries the next bytes for one receive, and the total length. Used on circuits for messages that are too long for one frame.
     Part {
         target: Target,
         total: u64,
         payload: &'m [u8],
     },
-    /// The rest of these never comes; or, where the sender has them, is not wanted.
+    /// Ends the rest of a message: the sender has given it up, or the receiver does not want it any more.
     Cut { target: Target },
-    /// The sender waits until this has passed, behind all that its comm of this number sent.
+    /// Asks the peer to confirm the receipt of everything that the sender's comm of this number has sent.
     Fence { to: Key, number: Key },
-    /// It has.
+    /// Answers a fence.
     Passed { to: Key },
-    /// The port at which the sender's process has its lifelines. It is for the other end of the link, and is not relayed.
+    /// Tells the lifeline port of the sender's process. Only the other end of the link reads this frame. Relays do not forward it.
     Hello { port: NonZeroU16 },
 }
 
 impl<'m> Frame<'m> {
-    /// Whether a message is one of the two ends, which relays pass on.
+    /// Whether relays forward a message.
     pub(crate) fn is_relayed(message: &[u8]) -> bool {
         message
             .first()
             .is_some_and(|kind| *kind != HELLO && *kind < KINDS_FROM)
     }
 
-    /// Reads a message; `None` if it is none.
+    /// Parses a message. Returns `None` if it is not valid.
     pub(crate) fn parse(message: &'m [u8]) -> Option<Self> {
         let (header, body) = Header::parse(message)?;
         let Header {
@@ -242,7 +242,7 @@ impl<'m> Frame<'m> {
         })
     }
 
-    /// Its bytes.
+    /// Returns the encoded message.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut buffer = vec![0xff; 1 << 17];
@@ -251,7 +251,7 @@ impl<'m> Frame<'m> {
         buffer
     }
 
-    /// Writes it to the beginning of a buffer, which has room for it. Returns its length.
+    /// Writes the message to the start of a buffer, which must have room for it. Returns the length.
     pub(crate) fn write(&self, buffer: &mut [u8]) -> usize {
         match *self {
             Self::Open { listener, number } => begin(buffer, (OPEN, 0), listener, number.0),
@@ -292,25 +292,25 @@ impl<'m> Frame<'m> {
     }
 }
 
-/// Writes the beginning of the message that brings the bytes of one receive: they follow. Returns its length.
+/// Writes the part of an Eager frame before the payload. Returns its length.
 #[inline]
 pub(crate) fn write_eager(buffer: &mut [u8], target: &Target) -> usize {
     begin(buffer, (EAGER, target.index), target.to, target.request.0)
 }
 
-/// Writes the beginning of the message that brings the next bytes of one receive, of so many in total: they follow. Returns its length.
+/// Writes the part of a Part frame before the payload. Returns its length.
 pub(crate) fn write_part(buffer: &mut [u8], target: &Target, total: u64) -> usize {
     let begun = begin(buffer, (PART, target.index), target.to, target.request.0);
     put(buffer, begun, &total.to_be_bytes())
 }
 
-/// The length of the message that the sender has memory for so many.
+/// Returns the length of a Clear frame with this number of receives.
 #[inline]
 pub(crate) fn clear_bytes(count: u8) -> usize {
     HEADER_BYTES.saturating_add(RECEIVE_BYTES.saturating_mul(count.into()))
 }
 
-/// Writes the message that the sender has memory for so many, with a bit for each that takes transfers alone. Returns its length.
+/// Writes a Clear frame. `placed` has a bit for each receive that only a transfer can fill. Returns the length.
 #[inline]
 pub(crate) fn write_clear(
     buffer: &mut [u8],
@@ -343,7 +343,7 @@ fn begin(buffer: &mut [u8], (kind, count): (u8, u8), to: Key, number: u32) -> us
     header.write(buffer)
 }
 
-/// The beginning of every message, those of [circuits](crate::relay::frame), too.
+/// The header of each message, also of the messages of [circuits](crate::relay::frame).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub(crate) kind: u8,
@@ -353,7 +353,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Reads it, and returns the body behind it; `None` if there is none, or of another version.
+    /// Parses a header, and returns it with the body. Returns `None` if the message is too short, or of another version.
     pub(crate) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
         let (header, body) = message.split_first_chunk::<HEADER_BYTES>()?;
         let [kind, VERSION, count, bits, a, b, c, d, e, f, g, h, 0, 0, 0, 0] = *header else {
@@ -369,7 +369,7 @@ impl Header {
         Some((header, body))
     }
 
-    /// Writes it to the beginning of a buffer. Returns its length.
+    /// Writes the header to the start of a buffer. Returns its length.
     #[inline]
     pub(crate) fn write(self, buffer: &mut [u8]) -> usize {
         let [[a, b, c, d], [e, f, g, h]] = self.words.map(u32::to_be_bytes);
@@ -380,12 +380,12 @@ impl Header {
     }
 }
 
-/// A bit for each of so many receives.
+/// Returns a mask with one bit for each of `count` receives.
 pub(crate) fn bits(count: u8) -> u8 {
     u8::try_from((1_u16.wrapping_shl(count.into())).wrapping_sub(1)).unwrap_or(u8::MAX)
 }
 
-/// Writes bytes at an offset. Returns the offset behind them.
+/// Writes bytes at an offset. Returns the offset after them.
 #[inline]
 pub(crate) fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) -> usize {
     let end = at.saturating_add(bytes.len());

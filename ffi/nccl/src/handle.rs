@@ -1,43 +1,45 @@
-//! The 128 bytes by which a peer connects to a listener: doorbell's own handle, the listener's number, and room for the caller's attempt.
+//! The 128-byte handle by which a peer connects to a listener: doorbell's own handle, the number of the listener, and a field for the
+//! attempt.
 //!
 //! | offset | bytes | field | |
 //! |---|---|---|---|
 //! | 0 | 4 | magic | "DBNC" |
 //! | 4 | 1 | version | 2 |
-//! | 5 | 1 | length | of the handle within |
+//! | 5 | 1 | length | length of doorbell's handle |
 //! | 6 | 2 | reserved | 0 |
-//! | 8 | 4 | listener | its number at the process that listens |
-//! | 12 | 4 | check | of all other bytes but the attempt |
-//! | 16 | 4 | attempt | 0, or the number of the attempt that `connect` has begun with these bytes |
-//! | 20 | | handle | doorbell's handle, then zeros |
+//! | 8 | 4 | listener | number of the listener in its process |
+//! | 12 | 4 | check | hash of all other bytes except the attempt |
+//! | 16 | 4 | attempt | 0, or the number of the attempt that `connect` has started with this handle |
+//! | 20 | | handle | doorbell's handle, followed by zeros |
 //!
-//! `connect` is called again with the bytes that it wrote the attempt to. Copies that were made before begin attempts of their own.
+//! `connect` writes the attempt into the handle, and the caller passes the same handle again. A copy from before starts an attempt of its
+//! own.
 
 use doorbell::Handle;
 
 use crate::abi::HANDLE_BYTES;
 use crate::places::Key;
 
-/// The bytes before doorbell's handle.
+/// Number of bytes before doorbell's handle.
 const HEADER_BYTES: usize = 20;
 
-/// The longest handle of doorbell's that there is room for.
+/// Maximum length of doorbell's handle.
 pub(crate) const INNER_BYTES_MAX: usize = HANDLE_BYTES - HEADER_BYTES;
 
 const MAGIC: [u8; 4] = *b"DBNC";
 const VERSION: u8 = 2;
 
-/// A handle as NCCL carries it.
+/// A handle as NCCL passes it between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NetHandle {
     pub(crate) listener: Key,
-    /// The attempt of the caller's, if one is under way.
+    /// The attempt that `connect` has started with this handle, if any.
     pub(crate) attempt: Option<Key>,
     pub(crate) handle: Handle,
 }
 
 impl NetHandle {
-    /// Reads one; the error says what is wrong.
+    /// Parses a handle. The error tells what is wrong.
     pub(crate) fn parse(bytes: &[u8; HANDLE_BYTES]) -> Result<Self, String> {
         let (header, rest) = bytes.split_at(HEADER_BYTES);
         let header: &[u8; HEADER_BYTES] = header.try_into().map_err(|_| "no header".to_owned())?;
@@ -97,7 +99,7 @@ impl NetHandle {
         })
     }
 
-    /// Its bytes; `None` if doorbell's handle is too long.
+    /// Returns the encoded handle, or `None` if doorbell's handle is too long.
     pub(crate) fn to_bytes(self) -> Option<[u8; HANDLE_BYTES]> {
         let mut bytes = [0; HANDLE_BYTES];
         let inner = self.handle.as_bytes();
@@ -122,7 +124,7 @@ impl NetHandle {
     }
 }
 
-/// FNV-1a of all bytes but those of the check and the attempt. It finds accidents, and is no proof of anything.
+/// FNV-1a hash of all bytes except the check and the attempt. The hash detects accidental changes, not deliberate ones.
 fn check(bytes: &[u8; HANDLE_BYTES]) -> u32 {
     let checked = bytes.iter().enumerate().filter(|(at, _)| !(12..20).contains(at));
     checked.fold(0x811c_9dc5_u32, |hash, (_, byte)| {
@@ -195,7 +197,7 @@ mod tests {
             assert_eq!(NetHandle::parse(&changed).is_ok(), is_attempt, "{place}");
         }
         assert!(NetHandle::parse(&[0; HANDLE_BYTES]).is_err());
-        // A handle of the plugin that this one replaces.
+        // A handle of the mesh plugin.
         let mut other = [0; HANDLE_BYTES];
         other[..4].copy_from_slice(&0x4d45_5348_u32.to_le_bytes());
         let why = NetHandle::parse(&other).unwrap_err();

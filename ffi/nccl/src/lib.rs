@@ -1,17 +1,18 @@
-//! A net plugin for NCCL, versions 8 to 12 of its interface: memory of hosts and GPUs moves between ranks by doorbell's links, over all rails at once.
+//! A net plugin for NCCL, versions 8 to 12 of its interface. The plugin moves host and GPU memory between ranks over doorbell's links, on all rails
+//! at once.
 //!
 //! | module | subject |
 //! |---|---|
 //! | [`abi`] | the interface: values, properties, tables |
-//! | `exports`, `shims` | the tables that NCCL finds, and their functions |
-//! | `registry` | the contexts of the process, each under its lock |
+//! | `exports`, `shims` | the tables that NCCL looks up, and their functions |
+//! | `registry` | the contexts of the process, each behind its lock |
 //! | `context` | a node with its links, and the comms on them |
-//! | `frame`, `handle` | the messages of contexts, and the handles of listeners |
-//! | `relay` | hosts that pass messages on between those that share no subnet |
-//! | `lifeline` | the end of a peer's process, as its kernel reports it |
+//! | `frame`, `handle` | the messages between contexts, and the handles of listeners |
+//! | `relay` | hosts that forward messages between hosts without a common subnet |
+//! | `lifeline` | detection of the end of a peer's process by its kernel |
 //!
-//! `unsafe` is where pointers of NCCL's are read or written, and where its memory is adopted. Everything else is safe: objects that NCCL names
-//! are numbers, which are looked up.
+//! `unsafe` is used only to access memory through NCCL's pointers, for system calls, and to adopt NCCL's memory. NCCL names objects by opaque
+//! pointers, which encode numbers and are looked up.
 
 pub mod abi;
 mod context;
@@ -32,13 +33,13 @@ mod shims;
 #[path = "../../src/signals.rs"]
 mod signals;
 
-/// The checks of what a peer can send, for the fuzzer.
+/// Checks of peers' input, for the fuzzer.
 #[cfg(fuzzing)]
 pub mod hostile {
-    /// Checks the messages and acts of peers at a relay.
+    /// Checks the messages and actions of peers at a relay.
     ///
     /// # Panics
-    /// A promise is broken.
+    /// Panics if an invariant is violated.
     pub fn check(bytes: &[u8]) {
         crate::relay::hostile::check(bytes);
     }

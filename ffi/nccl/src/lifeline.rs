@@ -1,13 +1,14 @@
-//! Lifelines: a TCP stream to each peer's process, over which nothing is sent. The kernel closes it when the process ends, however that is.
+//! Lifelines: a TCP connection to each peer's process that carries no data. The kernel closes the connection when the process ends for any
+//! reason.
 //!
-//! A stream that breaks proves nothing, since something between may have broken it. So the port is connected to again. A port that
-//! refuses then has nobody who listens: the process is gone, and so are its links. One that refused from the beginning proves nothing: a
-//! firewall may. A process that is stopped keeps both its port and its streams,
-//! and a host that is silent refuses nothing: the rails and their deadlines are for those.
+//! A broken connection alone proves nothing, since the network may have broken it. The watcher therefore connects again. If the port then
+//! refuses the connection, no process listens there: the peer has ended, and its link is closed. A port that has never accepted a
+//! connection proves nothing, since a firewall may refuse for it. A stopped process keeps its port and its connections, and a host that is
+//! down does not refuse: the rails and their timeouts cover these cases.
 //!
-//! Each link has a thread, which sleeps in the kernel. One more thread holds the streams of peers, in a table of descriptors of its own.
-//! The kernel takes back the memory of a killed process before its descriptors, which takes long if there is much. A thread with a table
-//! of its own closes that as soon as it ends itself.
+//! Each link has a thread, which sleeps in the kernel. One more thread holds the connections of peers, in a descriptor table of its own.
+//! The kernel frees the memory of a killed process before its descriptors, which takes long if there is much memory. A thread with its own
+//! descriptor table closes these descriptors as soon as the thread itself has ended.
 
 use core::ffi::{c_int, c_uint};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,46 +28,46 @@ use doorbell::link::LinkId;
 
 use crate::signals::block_signals;
 
-/// Streams of peers that are held at most; beyond, the oldest is closed, and its peer connects again.
+/// Maximum number of connections of peers that are held. Beyond it, the oldest is closed, and its peer connects again.
 const HELD_MAX: usize = 256;
 
-/// Streams that are taken at a time, and the wait between: strangers that connect get no more of a processor.
+/// Number of connections accepted at a time, and the pause after them. They limit the processor time that unknown clients can use.
 const TAKEN_MAX: usize = 16;
 const TAKEN_EVERY: Duration = Duration::from_millis(10);
 
-/// How long the thread that holds streams may run on after its context.
+/// Longest time that the holding thread runs after its context has ended.
 const LOOK_EVERY_MS: c_int = 250;
 
-/// How long one attempt to connect may take.
+/// Timeout of a connection attempt.
 const DIALED_WITHIN: Duration = Duration::from_millis(200);
 
-/// The first wait between attempts, doubled each time up to the longest.
+/// The first pause between attempts, and the longest. Each pause is twice the one before.
 const WAIT: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
 
-/// A stream that lived so long was no accident of its beginning: waits begin anew.
+/// A connection that lasted longer than this resets the pause to the first one.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Bytes of a watching thread's stack.
+/// Stack size of the threads, in bytes.
 const STACK_BYTES: usize = 64 << 10;
 
-/// The lifelines of a context, both ways.
+/// The lifelines of a context in both directions.
 #[derive(Debug)]
 pub(crate) struct Lifelines {
     port: NonZeroU16,
-    /// Whether the thread that holds streams is to end.
+    /// Whether the thread that holds connections must end.
     is_over: Arc<AtomicBool>,
     watches: Vec<(LinkId, Arc<Watch>)>,
     gone: Arc<Gone>,
 }
 
-/// Links whose peers' processes were found to be gone.
+/// Links whose peers' processes have ended.
 #[derive(Debug, Default)]
 struct Gone {
     is_any: AtomicBool,
     links: Mutex<Vec<LinkId>>,
 }
 
-/// A peer that is watched.
+/// A watched peer.
 #[derive(Debug, Default)]
 struct Watch {
     state: Mutex<WatchState>,
@@ -79,17 +80,17 @@ struct WatchState {
     stream: Option<TcpStream>,
 }
 
-/// The answer of a peer's addresses.
+/// Result of an attempt to connect to the addresses of a peer.
 enum Dialed {
     Connected(TcpStream),
-    /// Nobody listens.
+    /// The port refused the connection.
     Refused,
-    /// No answer.
+    /// There was no answer.
     Silent,
 }
 
 impl Lifelines {
-    /// Listens at a port of the system's choice.
+    /// Listens on a port that the system chooses.
     pub(crate) fn open() -> std::io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (said, port) = channel();
@@ -107,12 +108,12 @@ impl Lifelines {
         })
     }
 
-    /// The port that peers connect to.
+    /// The port to which peers connect.
     pub(crate) const fn port(&self) -> NonZeroU16 {
         self.port
     }
 
-    /// Watches the process at a port of these addresses.
+    /// Watches the process that listens on this port of these addresses.
     pub(crate) fn watch(
         &mut self,
         link: LinkId,
@@ -137,14 +138,14 @@ impl Lifelines {
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push(link);
-                // The list before the word that there is one.
+                // The list is filled before the flag is set.
                 gone.is_any.store(true, Ordering::Release);
             }
         };
         thread.spawn(run).map(drop)
     }
 
-    /// Watches the peer of a link no more.
+    /// Stops watching the peer of a link.
     pub(crate) fn forget(&mut self, link: LinkId) {
         self.watches.retain(|(of, watch)| {
             if *of == link {
@@ -154,16 +155,16 @@ impl Lifelines {
         });
     }
 
-    /// Asks the peer of a link for a sign of life, since no rail has one.
+    /// Breaks the connection to a peer, so that its port is tried again. The caller does so when no rail of the link is up.
     pub(crate) fn ask(&self, link: LinkId) {
         if let Some((_, watch)) = self.watches.iter().find(|(of, _)| *of == link) {
             watch.interrupt();
         }
     }
 
-    /// The links whose peers are gone, each once.
+    /// Takes the links whose peers have ended. Each is returned once.
     pub(crate) fn take_gone(&self) -> Vec<LinkId> {
-        // After the word the list is there.
+        // The list is filled when the flag is set.
         if !self.gone.is_any.load(Ordering::Relaxed) || !self.gone.is_any.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
@@ -180,16 +181,16 @@ impl Drop for Lifelines {
     }
 }
 
-/// The streams of peers, which the kernel closes at the end of the thread that holds them.
+/// The connections of peers. The kernel closes them when the thread that holds them ends.
 #[derive(Debug)]
 struct Held {
     listener: TcpListener,
     streams: VecDeque<TcpStream>,
 }
 
-/// Holds the streams of peers until it is over. First it says where they connect.
+/// Holds the connections of peers until `is_over` is set. First sends the port.
 fn hold(is_over: &AtomicBool, said: &Sender<std::io::Result<NonZeroU16>>) {
-    // A handler of the application would write to descriptors that are others here.
+    // A signal handler of the application would otherwise use descriptor numbers that mean other files in this thread.
     block_signals();
     own_table();
     let (mut held, port) = match Held::open() {
@@ -208,16 +209,17 @@ fn hold(is_over: &AtomicBool, said: &Sender<std::io::Result<NonZeroU16>>) {
     }
 }
 
-/// Gives this thread a table of descriptors of its own, without those of the process. Without that, the process's table has its streams.
+/// Gives this thread its own descriptor table, without the descriptors of the process. If that fails, the connections are in the process's
+/// table.
 ///
-/// From here on it makes no use of descriptors of the process: it logs nothing, since its standard streams lead nowhere.
+/// From here on this thread uses no descriptor of the process. In particular it does not log, since its standard streams lead nowhere.
 fn own_table() {
     let (first, last) = (0_u32, c_uint::MAX);
     // SAFETY: the table becomes this thread's own before anything is closed (close_range(2)): it is shared with the thread that waits for
-    // the port. This thread has no descriptor yet, and all threads else keep theirs.
+    // the port. This thread has no descriptor yet, and all other threads keep theirs.
     let is_own = unsafe { libc::syscall(libc::SYS_close_range, first, last, libc::CLOSE_RANGE_UNSHARE) } == 0;
     for _ in 0..if is_own { 3 } else { 0 } {
-        // In place of the standard streams, so that no stream of a peer gets the text of a panic.
+        // Takes the numbers of the standard streams, so that the text of a panic does not go to a peer's connection.
         // SAFETY: a new descriptor, which stays open (eventfd(2)).
         unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     }
@@ -235,25 +237,25 @@ impl Held {
         Ok((Self { listener, streams }, port))
     }
 
-    /// Waits for a peer to connect, some time at most. Says whether one may have.
+    /// Waits a limited time for a peer to connect. Returns whether one may have.
     fn wait(&self) -> bool {
         let mut polled = libc::pollfd {
             fd: self.listener.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one descriptor of this thread's, which stays open through the call (poll(2)).
+        // SAFETY: one descriptor of this thread, which stays open during the call (poll(2)).
         let count = unsafe { libc::poll(&raw mut polled, 1, LOOK_EVERY_MS) };
         count != 0
     }
 
-    /// Takes the streams of peers that have connected, some at a time.
+    /// Accepts connections of peers, at most [`TAKEN_MAX`] at a time.
     fn accept(&mut self) {
         let mut came = (0..TAKEN_MAX)
             .map_while(|_| self.listener.accept().ok())
             .peekable();
         if came.peek().is_some() {
-            // Nothing is ever sent, so what can be read is the end.
+            // Peers send nothing, so a readable connection has ended.
             self.streams.retain(|held| {
                 let peeked = held.peek(&mut [0]);
                 peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
@@ -272,13 +274,13 @@ impl Held {
 }
 
 impl Watch {
-    /// Watches until the peer is gone, which is true, or until nothing is to be known any more.
+    /// Watches until the peer has ended, and returns true. Returns false if watching is no longer useful.
     fn run(&self, addresses: &[SocketAddr]) -> bool {
         let (mut wait, mut was_connected) = (WAIT.0, false);
         loop {
             match dial(addresses) {
                 Dialed::Refused if was_connected => return !self.is_over(),
-                // A firewall may refuse for a peer that is there.
+                // A firewall may refuse the connection although the peer runs.
                 Dialed::Refused | Dialed::Silent => {}
                 Dialed::Connected(mut stream) => {
                     was_connected = true;
@@ -286,7 +288,7 @@ impl Watch {
                     if !self.keep(&stream) {
                         return false;
                     }
-                    // A peer that says anything is none of this plugin's.
+                    // A peer that sends data is not this plugin.
                     if matches!(stream.read(&mut [0]), Ok(1..)) {
                         return false;
                     }
@@ -307,14 +309,14 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_over
     }
 
-    /// Lets others break a stream. Says whether it is of use still.
+    /// Stores a connection, so that others can break it. Returns whether watching is still needed.
     fn keep(&self, stream: &TcpStream) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.stream = stream.try_clone().ok();
         !state.is_over && state.stream.is_some()
     }
 
-    /// Waits so long at most. Says whether it is over.
+    /// Sleeps at most this long. Returns whether watching has ended.
     fn sleep(&self, wait: Duration) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
@@ -331,13 +333,13 @@ impl Watch {
 
     fn interrupt(&self) {
         if let Some(stream) = &self.state.lock().unwrap_or_else(PoisonError::into_inner).stream {
-            // A stream that is broken already is as good.
+            // An error means that the connection is already broken.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// Connects to the first address that answers.
+/// Connects to the first address that accepts.
 fn dial(addresses: &[SocketAddr]) -> Dialed {
     let mut dialed = Dialed::Silent;
     for address in addresses {
@@ -364,7 +366,7 @@ mod tests {
 
     use super::{HELD_MAX, Held, Lifelines, Watch};
 
-    /// A watch of a listener, and its outcome.
+    /// Starts a watch of a listener. Returns it, and a channel for its result.
     fn watched(listener: &TcpListener) -> (Arc<Watch>, Receiver<bool>) {
         watched_at(vec![listener.local_addr().unwrap()])
     }
@@ -382,7 +384,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Waits until a watch has a stream for which this holds: its thread may be slower than the kernel.
+    /// Waits until the watch has a connection for which this holds: its thread may be slower than the kernel.
     fn keeps(watch: &Watch, holds: impl Fn(&TcpStream) -> bool) {
         let began = Instant::now();
         while !watch.state.lock().unwrap().stream.as_ref().is_some_and(&holds) {
@@ -391,7 +393,7 @@ mod tests {
         }
     }
 
-    /// The next stream; a watch that gives up makes none.
+    /// Accepts the next connection. A watch that gives up makes none.
     fn accepted(listener: &TcpListener) -> TcpStream {
         listener.set_nonblocking(true).unwrap();
         let began = Instant::now();
@@ -408,7 +410,7 @@ mod tests {
     fn strangers_have_so_many_streams_and_no_more() {
         let (mut held, port) = Held::open().unwrap();
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.get()));
-        // The kernel may have a stream some time after its peer does.
+        // The kernel may complete a connection some time after it has for the peer.
         let mut accept_until = |holds: &mut dyn FnMut(&Held) -> bool| {
             let began = Instant::now();
             while !holds(&held) {
@@ -427,10 +429,10 @@ mod tests {
             .collect();
         let mut last = TcpStream::connect(to).unwrap();
         last.set_nonblocking(true).unwrap();
-        // The oldest is closed, and its peer would connect again.
+        // The oldest connection is closed. Its peer would connect again.
         accept_until(&mut |_| matches!(streams[0].read(&mut [0]), Ok(0)));
         assert!(last.read(&mut [0]).is_err() && streams[1].read(&mut [0]).is_err());
-        // Streams that their peers close are held no longer than until others come.
+        // Connections that peers have closed are dropped when new ones arrive.
         drop(streams);
         accept_until(&mut |held| {
             drop(TcpStream::connect(to));
@@ -438,7 +440,7 @@ mod tests {
         });
     }
 
-    /// Sockets of this process that listen at a port, by the descriptors of this thread.
+    /// Whether a listening socket of this process has this port, among the descriptors of this thread.
     fn has_socket_at(port: u16) -> bool {
         let listening = std::fs::read_to_string("/proc/self/net/tcp6").unwrap_or_default()
             + &std::fs::read_to_string("/proc/self/net/tcp").unwrap_or_default();
@@ -461,7 +463,7 @@ mod tests {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         assert!(has_socket_at(listener.local_addr().unwrap().port()));
         assert!(!has_socket_at(lifelines.port().get()));
-        // The streams are open as long as the thread lives, and no longer.
+        // The connections stay open exactly as long as the thread runs.
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, lifelines.port().get()));
         let mut stream = TcpStream::connect(to).unwrap();
         stream.set_nonblocking(true).unwrap();
@@ -470,7 +472,7 @@ mod tests {
         drop(lifelines);
         stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
-        // It may not have been accepted yet.
+        // The connection may not have been accepted yet.
         let end = stream.read(&mut [0]).map_err(|error| error.kind());
         assert!(matches!(end, Ok(0) | Err(ErrorKind::ConnectionReset)), "{end:?}");
         let began = Instant::now();
@@ -479,10 +481,10 @@ mod tests {
         }
     }
 
-    /// The mebibytes of a process that another test kills.
+    /// Memory of the process that another test kills, in MiB.
     const HOLDS_MIB: &str = "DOORBELL_TEST_HOLDS_MIB";
 
-    /// Holds streams, memory and threads, as a rank does, until it is killed.
+    /// Holds connections, memory and threads until it is killed, as a rank does.
     fn hold_much(mib: usize) {
         let lifelines = Lifelines::open().unwrap();
         let memory = vec![1_u8; mib << 20];
@@ -494,7 +496,7 @@ mod tests {
         drop(core::hint::black_box(memory));
     }
 
-    /// Times from the kill of a process until its peer knows, and until the kernel has ended it.
+    /// Returns the times from the kill of a process until its peer knows, and until the kernel has ended the process.
     fn killed(mib: usize) -> [Duration; 2] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -510,7 +512,7 @@ mod tests {
         });
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.unwrap()));
         let (watch, outcome) = watched_at(vec![address]);
-        // A port that refuses before the first stream proves nothing.
+        // A port that refuses before the first connection proves nothing.
         keeps(&watch, |_| true);
         assert!(outcome.try_recv().is_err());
         let began = Instant::now();
@@ -571,7 +573,7 @@ mod tests {
         for _ in 0..5 {
             drop(accepted(&listener));
         }
-        // Asked for a sign of life, it connects once more; nobody need accept.
+        // After `ask`, the watch connects again. The listener need not accept.
         let held = accepted(&listener);
         keeps(&watch, |stream| stream.local_addr().ok() == held.peer_addr().ok());
         watch.interrupt();

@@ -1,4 +1,4 @@
-//! NCCL's log.
+//! Logging by NCCL's function.
 
 use core::fmt;
 use std::ffi::CString;
@@ -7,17 +7,17 @@ use std::sync::{PoisonError, RwLock};
 
 use crate::abi::{LOG_INFO, LOG_INIT_AND_NET, LOG_WARN, Logger};
 
-/// The function that NCCL gave last.
+/// The function that NCCL passed last.
 static LOGGER: RwLock<Logger> = RwLock::new(Logger(None));
 
-/// Logs by this function from now on.
+/// Sets the log function.
 pub(crate) fn set(logger: Logger) {
     if logger.0.is_some() {
         *LOGGER.write().unwrap_or_else(PoisonError::into_inner) = logger;
     }
 }
 
-/// Logs what went wrong; to standard error if NCCL gave no function.
+/// Logs a warning. Without a function of NCCL, the text goes to standard error.
 pub(crate) fn warn(what: impl fmt::Display) {
     let text = format!("NET/doorbell : {what}");
     if !log(LOG_WARN, &text) {
@@ -25,12 +25,12 @@ pub(crate) fn warn(what: impl fmt::Display) {
     }
 }
 
-/// Logs how things are.
+/// Logs information.
 pub(crate) fn info(what: impl fmt::Display) {
     let _ = log(LOG_INFO, &format!("NET/doorbell : {what}"));
 }
 
-/// Says whether there is a function to log by.
+/// Logs a line. Returns false if there is no function.
 fn log(level: core::ffi::c_int, text: &str) -> bool {
     let Logger(Some(logger)) = *LOGGER.read().unwrap_or_else(PoisonError::into_inner) else {
         return false;
@@ -40,8 +40,8 @@ fn log(level: core::ffi::c_int, text: &str) -> bool {
     let Ok(text) = CString::new(text) else {
         return false;
     };
-    // SAFETY: NCCL's function, with a format that takes one string, which is one; the strings live through the call. NCCL keeps its
-    // function as long as it has the plugin.
+    // SAFETY: NCCL's function, with a format that takes one string. The strings live during the call. NCCL keeps its function as
+    // long as the plugin is loaded.
     unsafe {
         logger(
             level,

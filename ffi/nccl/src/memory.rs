@@ -1,4 +1,4 @@
-//! Memory of NCCL's, as devices have it.
+//! NCCL's memory, registered with devices.
 
 use core::ptr::NonNull;
 use std::os::fd::BorrowedFd;
@@ -10,14 +10,14 @@ use doorbell::{Node, Worker};
 
 use crate::context::Loan;
 
-/// Registered memory of NCCL's. Nothing here follows its address: bytes are copied by the region, or moved by devices.
+/// A registration of NCCL's memory. This code never dereferences its address: the region copies bytes, or devices move them.
 #[derive(Debug)]
 pub(crate) struct Memory {
     address: usize,
     pub(crate) region: Region,
-    /// For memory of a device, whose bytes are never copied here: what flushes read.
+    /// For device memory, which the processor never copies: the bytes that a flush reads.
     pub(crate) target: Option<FlushTarget>,
-    /// Its loans to peers, one for each link at most.
+    /// The loans of this memory to peers: at most one for each link.
     pub(crate) loans: Vec<Loan>,
 }
 
@@ -26,7 +26,7 @@ struct Lent {
     bytes: usize,
 }
 
-// SAFETY: plain bytes, whose address alone is kept.
+// SAFETY: plain bytes, of which only the address is kept.
 unsafe impl Send for Lent {}
 // SAFETY: as above.
 unsafe impl Sync for Lent {}
@@ -42,11 +42,11 @@ unsafe impl StableMemory for Lent {
 }
 
 impl Memory {
-    /// Registers a range with all Workers' devices.
+    /// Registers a range with the devices of all Workers.
     ///
     /// # Safety
-    /// The range is mapped, writable and initialised, and stays so where it is until the watch of [`Memory::give_up`] says that devices have
-    /// let go. While a request of this plugin has a part of it, nobody else writes there, and while it is being received into, nobody reads it.
+    /// The range is mapped, writable and initialised, and stays so at its address until the watch of [`Memory::give_up`] reports that devices
+    /// have released it. While a request of this plugin uses a part, nobody else writes there. While a receive uses it, nobody reads there.
     pub(crate) unsafe fn register(
         node: &Node,
         workers: &[Worker],
@@ -61,7 +61,7 @@ impl Memory {
         })
     }
 
-    /// Registers a part of a dma-buf with all Workers' devices. NCCL's requests name it by addresses from this one on.
+    /// Registers a part of a dma-buf with the devices of all Workers. NCCL's requests use addresses that start at the IOVA of the range.
     pub(crate) fn register_dmabuf(
         node: &Node,
         workers: &[Worker],
@@ -77,14 +77,14 @@ impl Memory {
         })
     }
 
-    /// The offset of so many bytes at an address; `None` if they do not lie within.
+    /// Returns the offset of a range, or `None` if the range is not within the memory.
     pub(crate) fn offset_of(&self, address: usize, bytes: usize) -> Option<usize> {
         let offset = address.checked_sub(self.address)?;
         let end = offset.checked_add(bytes)?;
         (end <= self.region.bytes()).then_some(offset)
     }
 
-    /// Gives it up. The result says when devices have let go.
+    /// Ends the registration. The result tells when devices have released the memory.
     pub(crate) fn give_up(self) -> RegionWatch {
         self.region.release_watch()
     }

@@ -1,15 +1,16 @@
-//! The pointers that NCCL gets: numbers that are looked up, and that nobody follows.
+//! The opaque pointers that NCCL gets. They encode numbers, which are looked up and never
+//! dereferenced.
 
 use core::ffi::c_void;
 use core::ptr;
 
 use crate::places::{Key, PLACES_MAX, Places};
 
-/// The kind of object that a pointer names.
+/// The kind of the named object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    // A kind of 1 could be mistaken for the mark that NCCL puts in place of a request.
+    // A kind of 1 could be confused with the marker that NCCL stores in place of a request.
     Context = 2,
     Listener = 3,
     SendComm = 4,
@@ -18,19 +19,19 @@ pub(crate) enum Kind {
     Send = 7,
     Receive = 8,
     Flush = 9,
-    /// A send whose message was copied. Nothing is kept of it: its length is in the word.
+    /// A send whose message was copied. There is no state: the word holds the length.
     Sent = 10,
 }
 
-/// An object of a context, in one word.
+/// The identifier of an object, in one word.
 ///
 /// | bits | field |
 /// |---|---|
-/// | 0 to 3 | its kind |
-/// | 4 to 11 | the context's place |
-/// | 12 to 19 | the slot of a request |
-/// | 20 to 51 | its number in the context; of a request the place of its comm |
-/// | 32 to 63 | the serial number of a request; of a send that was copied its length |
+/// | 0 to 3 | kind |
+/// | 4 to 11 | index of the context |
+/// | 12 to 19 | slot of a request |
+/// | 20 to 51 | number in the context; for a request, 20 to 31 is the index of its comm |
+/// | 32 to 63 | for a request, its serial number; for a copied send, its length |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opaque(u64);
 
@@ -39,7 +40,7 @@ const SLOT_SHIFT: u32 = 12;
 const NUMBER_SHIFT: u32 = 20;
 const SERIAL_SHIFT: u32 = 32;
 
-/// The bits of a comm that its requests have, too: its context, and its place there.
+/// The bits that a request shares with its comm: the context, and the index of the comm.
 const OF_COMM: u64 = (PLACES_MAX as u64 - 1) << NUMBER_SHIFT | 0xff << CONTEXT_SHIFT;
 
 const _: () = assert!(PLACES_MAX <= 1 << (SERIAL_SHIFT - NUMBER_SHIFT));
@@ -49,27 +50,27 @@ impl Opaque {
         Self((key.0 as u64) << NUMBER_SHIFT | (context as u64) << CONTEXT_SHIFT | kind as u64)
     }
 
-    /// A request of this comm.
+    /// Returns the identifier of a request of this comm.
     #[inline]
     pub(crate) fn request(self, kind: Kind, (slot, serial): (u8, u32)) -> Self {
         let number = u64::from(serial) << SERIAL_SHIFT | u64::from(slot) << SLOT_SHIFT;
         Self(self.0 & OF_COMM | number | kind as u64)
     }
 
-    /// A send of this comm whose message of so many bytes was copied.
+    /// Returns the identifier of a copied send of this comm.
     #[inline]
     pub(crate) fn sent(self, bytes: usize) -> Self {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.request(Kind::Sent, (0, bytes))
     }
 
-    /// The pointer that stands for it.
+    /// Returns the pointer that encodes this identifier.
     #[inline]
     pub(crate) fn to_pointer(self) -> *mut c_void {
         ptr::without_provenance_mut(usize::try_from(self.0).unwrap_or(0))
     }
 
-    /// The object that a pointer stands for, if it is of one of these kinds.
+    /// Decodes a pointer, if it names an object of one of these kinds.
     #[inline]
     pub(crate) fn of(pointer: *const c_void, kinds: &[Kind]) -> Option<Self> {
         let object = Self(u64::try_from(pointer.addr()).ok()?);
@@ -87,25 +88,25 @@ impl Opaque {
         context
     }
 
-    /// The number of an object that is no request.
+    /// Returns the number of an object that is not a request.
     #[inline]
     pub(crate) fn key(self) -> Key {
         Key(low(self.0 >> NUMBER_SHIFT))
     }
 
-    /// The place of a request's comm.
+    /// Returns the index of a request's comm.
     #[inline]
     pub(crate) fn comm(self) -> usize {
         Places::<()>::place(self.key())
     }
 
-    /// The bytes of a send that was copied.
+    /// Returns the length of a copied send.
     #[inline]
     pub(crate) fn bytes(self) -> usize {
         usize::try_from(self.slot().1).unwrap_or(usize::MAX)
     }
 
-    /// The slot of a request, and its serial number.
+    /// Returns the slot of a request, and its serial number.
     #[inline]
     pub(crate) fn slot(self) -> (u8, u32) {
         let [slot, ..] = (self.0 >> SLOT_SHIFT).to_le_bytes();
@@ -113,7 +114,7 @@ impl Opaque {
     }
 }
 
-/// The low half of a word. An array of its bytes would be put together again byte by byte.
+/// Returns the low half of a word. With `to_le_bytes`, the compiler would assemble it byte by byte.
 #[inline]
 fn low(word: u64) -> u32 {
     u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0)

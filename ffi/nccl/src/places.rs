@@ -1,21 +1,22 @@
-//! A table with places that are used again, each time under another number.
+//! A table whose places are reused, each time under a new number.
 
-/// Bits of a number that are the place, in most tables; the others are the generation.
+/// Number of bits of the place in a key, in most tables. The other bits are the generation.
 const PLACE_BITS: u32 = 12;
 
-/// Places at most, in such a table.
+/// Maximum number of entries in such a table.
 pub(crate) const PLACES_MAX: usize = 1 << PLACE_BITS;
 
-/// The number of an entry: its place and generation. It is never 0, and names nothing once the entry is gone.
+/// The number of an entry, made of its place and generation. A key is never 0, and becomes invalid when the
+/// entry is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(pub(crate) u32);
 
 impl Key {
-    /// The number of no entry.
+    /// The number that names no entry.
     pub(crate) const NONE: Self = Self(0);
 }
 
-/// The table. With more bits for the place it has more of them, and numbers come back sooner.
+/// The table. More bits for the place allow more entries, but fewer generations, so numbers repeat sooner.
 #[derive(Debug)]
 pub(crate) struct Places<T, const BITS: u32 = PLACE_BITS> {
     entries: Vec<(u32, Option<T>)>,
@@ -37,7 +38,7 @@ impl<T, const BITS: u32> Places<T, BITS> {
         self.entries.len().saturating_sub(self.free.len())
     }
 
-    /// Adds an entry; `None` if all places are taken.
+    /// Adds an entry. Returns `None` if the table is full.
     pub(crate) fn add(&mut self, value: T) -> Option<Key> {
         let place = match self.free.pop() {
             Some(place) => place,
@@ -58,7 +59,7 @@ impl<T, const BITS: u32> Places<T, BITS> {
         Some(Key(*generation << BITS | place))
     }
 
-    /// The entry of a place.
+    /// Returns the entry at a place, whatever its generation.
     #[inline]
     pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut T> {
         self.entries.get_mut(place)?.1.as_mut()
@@ -109,7 +110,7 @@ impl<T, const BITS: u32> Places<T, BITS> {
         })
     }
 
-    /// The place alone.
+    /// Returns the place of a key.
     #[inline]
     pub(crate) fn place(key: Key) -> usize {
         usize::try_from(key.0 & Self::MASK).unwrap_or(usize::MAX)

@@ -1,4 +1,4 @@
-//! The contexts of the process, each under its lock, and the thread that polls those that nobody else polls.
+//! The contexts of the process, each behind its lock, and the thread that polls contexts which NCCL does not call.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
@@ -12,29 +12,29 @@ use crate::log;
 use crate::relay::service;
 use crate::settings::PluginSettings;
 
-/// Contexts at most.
+/// Maximum number of contexts.
 const CONTEXTS_MAX: usize = 256;
 
-/// How often a context is polled that NCCL does not call. Links need it every 30 ms, and peers connect to a process whose calls are elsewhere.
+/// Interval between polls of a context that NCCL does not call. Links need a poll every 30 ms, and peers must be able to connect at any time.
 const POLLED_EVERY: Duration = Duration::from_millis(10);
 
 static CONTEXTS: [Mutex<Option<Context>>; CONTEXTS_MAX] = [const { Mutex::new(None) }; CONTEXTS_MAX];
 
-/// The place of the next context, if it is free. Numbers of one that is closed, which a caller may use by mistake, are not at once another's.
+/// The place where the next context is added, if it is free. Places are used in turn, so that a stale number does not name a new context soon.
 static NEXT: AtomicU8 = AtomicU8::new(0);
 
-/// The thread that polls, once it was begun; the error number of the system, if there is none.
+/// Result of starting the polling thread: the text of the system's error, if it failed.
 static POLLING: OnceLock<Result<(), String>> = OnceLock::new();
 
 /// The context that all calls of versions 8 to 10 share.
 static SHARED: Mutex<Option<u8>> = Mutex::new(None);
 
 fn lock(context: &Mutex<Option<Context>>) -> MutexGuard<'_, Option<Context>> {
-    // A panic under the lock leaves whole values: what it interrupted is one call's.
+    // After a panic the context is still consistent, since a panic interrupts only one call.
     context.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens a context. Its number stays its own until it is closed.
+/// Opens a context. The number is not reused until the context is closed.
 pub(crate) fn open(settings: &PluginSettings) -> Result<u8, Failure> {
     let polling = POLLING.get_or_init(|| {
         stay_loaded();
@@ -67,7 +67,7 @@ pub(crate) fn open(settings: &PluginSettings) -> Result<u8, Failure> {
     ))
 }
 
-/// Opens the context of versions 8 to 10, unless that was done before.
+/// Opens the context of versions 8 to 10, unless it is open.
 pub(crate) fn open_shared(settings: impl FnOnce() -> Result<PluginSettings, Failure>) -> Result<u8, Failure> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(place) = *shared {
@@ -78,13 +78,13 @@ pub(crate) fn open_shared(settings: impl FnOnce() -> Result<PluginSettings, Fail
     Ok(place)
 }
 
-/// The context of versions 8 to 10.
+/// Returns the context of versions 8 to 10.
 pub(crate) fn shared() -> Result<u8, Failure> {
     let shared = *SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     shared.ok_or_else(|| Failure::new(NcclResult::INVALID_USAGE, "init was not called, or failed"))
 }
 
-/// Calls a context.
+/// Calls a function on a context.
 #[inline]
 pub(crate) fn with<T>(
     place: u8,
@@ -117,7 +117,7 @@ fn poll_idle() {
             let mut entry = match entry.try_lock() {
                 Ok(entry) => entry,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // It is being called.
+                // NCCL is calling this context.
                 Err(TryLockError::WouldBlock) => continue,
             };
             let Some(context) = &mut *entry else { continue };
@@ -132,11 +132,11 @@ fn poll_idle() {
     }
 }
 
-/// Keeps this library mapped although NCCL closes it: its threads run on.
+/// Keeps this library mapped after NCCL closes it, since its threads go on.
 fn stay_loaded() {
     let mut found = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
     let here: fn() = stay_loaded;
-    // SAFETY: any address may be asked for, and the structure is valid for writing (dladdr(3)).
+    // SAFETY: any address is allowed, and the structure is valid for writing (dladdr(3)).
     let is_found = unsafe { libc::dladdr(here as *const libc::c_void, found.as_mut_ptr()) };
     if is_found == 0 {
         return;
@@ -144,6 +144,6 @@ fn stay_loaded() {
     // SAFETY: written, since the address was found (dladdr(3)).
     let found = unsafe { found.assume_init() };
     let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // SAFETY: the name that the loader has of a library that is loaded: no code runs for it, and the handle is never closed (dlopen(3)).
+    // SAFETY: the loader's name of a loaded library. No initializer runs, and the handle is never closed (dlopen(3)).
     let _ = unsafe { libc::dlopen(found.dli_fname, flags) };
 }

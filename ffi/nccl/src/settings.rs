@@ -1,4 +1,4 @@
-//! The settings of the plugin: doorbell's own, and those of NCCL's variables that mean the same.
+//! The settings of the plugin: those of doorbell, and NCCL's variables with the same meaning.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -12,27 +12,27 @@ use crate::failure::Failure;
 use crate::frame::HEADER_BYTES;
 use crate::relay::Relays;
 
-/// The prefix of variables that are this plugin's alone.
+/// The prefix of the variables that only this plugin has.
 const OWN: &str = "DOORBELL_NCCL_";
 
-/// Bytes up to which a message goes through the link and is copied. Above, it is a transfer.
+/// Maximum length in bytes of a message that is copied into the link. Longer messages are transfers.
 const EAGER_BYTES: &str = "DOORBELL_NCCL_EAGER_BYTES";
 
-/// Whether a peer may write to memory of a receive from one transfer to the next, or only for each.
+/// Whether a peer keeps access to the memory of a receive between transfers, or gets it for each transfer.
 const LOANS: &str = "DOORBELL_NCCL_LOANS";
 /// The hosts that are relays. Without any, nothing is relayed.
 const RELAYS: &str = "DOORBELL_NCCL_RELAYS";
 
-/// Whether even neighbours are connected by relays: for tests, and to measure.
+/// Whether relays connect even direct neighbours. For tests and measurements.
 const RELAY_ALWAYS: &str = "DOORBELL_NCCL_RELAY_ALWAYS";
 
-/// The file of settings.
+/// The settings file.
 const FILE: &str = "DOORBELL_CONFIG";
 
-/// Bytes of a link's message at most.
+/// Maximum length of a link's message in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// Transfers that a link has open at most, each way. Requests beyond wait.
+/// Maximum number of open transfers of a link in each direction. Further requests wait.
 pub(crate) const TRANSFERS_MAX: u32 = 128;
 
 const NEITHER: &str = "no peer is trusted: name a key file in DOORBELL_KEY_FILE, the same on all hosts, which `doorbell keygen FILE` makes; \
@@ -43,34 +43,34 @@ const NEITHER: &str = "no peer is trusted: name a key file in DOORBELL_KEY_FILE,
 pub(crate) struct PluginSettings {
     pub(crate) values: SettingValues,
     pub(crate) trust: Trust,
-    /// The longest message that goes through the link.
+    /// Maximum length of a message that is copied into the link.
     pub(crate) eager_bytes_max: usize,
     /// Whether memory is lent to peers.
     pub(crate) has_loans: bool,
     pub(crate) relays: Relays,
     /// Lines for the log.
     pub(crate) notes: Vec<String>,
-    /// Whether the traffic class is set here, so that NCCL's own does not count.
+    /// Whether doorbell's settings set the traffic class, which then overrides NCCL's.
     pub(crate) has_traffic_class: bool,
 }
 
-/// The defaults of the plugin: many links of short messages.
+/// Returns the defaults of the plugin: many links, short messages.
 fn defaults() -> SettingValues {
     let mut own = SettingValues::default();
     own.worker.slots = 4096;
     let link = &mut own.link;
     (link.channel.send_depth, link.channel.receive_depth) = (64, 64);
-    // Some 2 MiB for each link.
+    // About 2 MiB for each link.
     (link.retained, link.ahead) = (256, 256);
     link.message_bytes_max = MESSAGE_BYTES_MAX;
-    // All ranks may be on one host.
+    // All ranks may run on one host.
     link.links_per_address = link.links_max;
     link.transfers.transfers_max = TRANSFERS_MAX;
     own
 }
 
 impl PluginSettings {
-    /// Reads the settings from variables, and from the file that one of them names.
+    /// Reads the settings from variables, and from the file that a variable names.
     pub(crate) fn read(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Failure> {
         let wrong = |why: String| Failure::new(NcclResult::INVALID_USAGE, why);
         let (own, others): (Vec<_>, Vec<_>) = variables
@@ -141,7 +141,7 @@ impl PluginSettings {
         })
     }
 
-    /// How long one relay may take to answer, so that others are asked in time.
+    /// Returns the timeout of one relay, a part of the total timeout, so that others can be asked.
     pub(crate) fn patience(&self) -> Duration {
         self.values.timeout.checked_div(4).unwrap_or_default()
     }
@@ -156,7 +156,7 @@ fn is_set(settings: &Settings, key: &str) -> bool {
     })
 }
 
-/// Variables of NCCL's own plugin and of the mesh plugin that nothing here needs, each with the reason.
+/// Variables of NCCL's IB plugin and of the mesh plugin that have no use here, each with the reason.
 const NOT_NEEDED: &[(&str, &str)] = &[
     ("NCCL_IB_GID_INDEX", "the GID of each address is looked up"),
     ("NCCL_IB_ADDR_FAMILY", "the GID of each address is looked up"),
@@ -216,11 +216,11 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ("NCCL_MESH_DUAL_CHANNEL", "all rails are used"),
 ];
 
-/// By this one the mesh plugin goes over TCP. This plugin never does, so it fails, and NCCL goes on without it.
+/// With this variable, the mesh plugin uses TCP. This plugin has no TCP transport, so it fails, and NCCL goes on without it.
 const NO_RDMA: &str = "NCCL_MESH_DISABLE_RDMA";
 
-/// Takes the variables of NCCL's own plugin and of the mesh plugin that mean the same here. Returns lines that say which were taken, and
-/// which have no meaning.
+/// Applies the variables of NCCL's IB plugin and of the mesh plugin that have the same meaning here. Returns log lines about applied and
+/// unused variables.
 fn take_foreign(settings: &mut Settings, variables: &[(OsString, OsString)]) -> Result<Vec<String>, Failure> {
     let mut notes = Vec::new();
     let mut unused = String::new();
@@ -272,7 +272,7 @@ fn take_foreign(settings: &mut Settings, variables: &[(OsString, OsString)]) -> 
     Ok(notes)
 }
 
-/// Rules for rails that mean what a list of NCCL's means: `^` in front of it excludes all of them, and without `=` names are beginnings.
+/// Translates NCCL's device list to rail rules. A leading `^` excludes all listed devices. Without `=`, names are prefixes.
 fn rails_of(list: &str) -> String {
     let list = list.trim();
     let (deny, list) = list.strip_prefix('^').map_or(("", list), |list| ("^", list));

@@ -1,6 +1,6 @@
-//! The functions that tables name: each checks the caller's pointers, and calls a context.
+//! The functions in the tables. Each checks the caller's pointers, and calls a context.
 //!
-//! No panic leaves a function here. A call that fails has one line in NCCL's log, unless the log has the cause already.
+//! No panic leaves these functions. A failed call logs one line, unless the cause is already in the log.
 
 mod describing;
 mod memory;
@@ -27,7 +27,7 @@ pub(crate) use describing::{
 };
 pub(crate) use memory::{deregister, iflush, register, register_dma_buf};
 
-/// Calls, and reports how that ended.
+/// Runs a call, and returns its result code.
 #[inline]
 fn call(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> NcclResult {
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -55,7 +55,7 @@ fn failed(name: &str, failure: Failure) -> NcclResult {
     failure.code()
 }
 
-/// A pointer of the caller's that is not NULL.
+/// Checks that a pointer of the caller is not NULL.
 #[inline]
 fn given<T>(pointer: *mut T, name: &str) -> Result<NonNull<T>, Failure> {
     NonNull::new(pointer).ok_or_else(|| is_null(name))
@@ -66,7 +66,7 @@ fn is_null(name: &str) -> Failure {
     Failure::argument(format_args!("{name} is NULL"))
 }
 
-/// Writes a result of the caller's.
+/// Writes a result to the caller's memory, unless the pointer is NULL.
 ///
 /// # Safety
 /// The pointer is NULL or valid for writing.
@@ -77,10 +77,10 @@ unsafe fn give<T>(pointer: *mut T, value: T) {
     }
 }
 
-/// An element of the caller's array.
+/// Reads an element of the caller's array.
 ///
 /// # Safety
-/// The array has it.
+/// The array has this element.
 unsafe fn element<T: Copy>(array: NonNull<T>, place: usize) -> T {
     // SAFETY: within the array, by this function's contract.
     let at = unsafe { array.add(place) };
@@ -88,7 +88,7 @@ unsafe fn element<T: Copy>(array: NonNull<T>, place: usize) -> T {
     unsafe { at.read() }
 }
 
-/// The object that a pointer names, of one of these kinds.
+/// Decodes a pointer that must name an object of one of these kinds.
 #[inline]
 fn object(pointer: *mut c_void, kinds: &[Kind], name: &str) -> Result<Opaque, Failure> {
     Opaque::of(pointer, kinds).ok_or_else(|| no_object(pointer, name))
@@ -162,7 +162,7 @@ pub(crate) unsafe extern "C" fn finalize(context: *mut c_void) -> NcclResult {
     })
 }
 
-/// Hints, which need nothing here.
+/// Accepts hints, which have no effect here.
 pub(crate) unsafe extern "C" fn set_net_attributes(
     context: *mut c_void,
     _attributes: *mut NetAttributes,
@@ -310,7 +310,8 @@ pub(crate) unsafe extern "C" fn accept(
     })
 }
 
-/// The registration of a comm's context that a pointer of the caller's names; [`Key::NONE`] for NULL.
+/// Returns the registration that a pointer names, which must belong to the comm's context. Returns [`Key::NONE`] for
+/// NULL.
 #[inline]
 fn registration(memory: *mut c_void, comm: Opaque) -> Result<Key, Failure> {
     if memory.is_null() {
@@ -377,7 +378,7 @@ pub(crate) unsafe extern "C" fn isend_v8(
     memory: *mut c_void,
     result: *mut *mut c_void,
 ) -> NcclResult {
-    // One that is negative is too long, too.
+    // A negative size becomes a size that is too long.
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     // SAFETY: this function's contract.
     unsafe { isend_v9(comm, data, bytes, tag, memory, result) }
@@ -434,7 +435,7 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     result: *mut *mut c_void,
 ) -> Result<(), Failure> {
     let result = given(result, "request")?;
-    // A mark that the completion is optional may be there: it is not needed.
+    // The caller may have stored a marker which says that the completion is optional. The marker is ignored.
     // SAFETY: valid for writing, by this function's contract.
     unsafe { result.write(core::ptr::null_mut()) };
     let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
@@ -443,9 +444,9 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     let count = count.ok_or_else(no_such_count)?;
     let (data, sizes) = (given(data, "data")?, given(sizes, "sizes")?);
     let (tags, memories) = (given(tags, "tags")?, given(memories, "mhandles")?);
-    // With copies of what it needs: by references, all of that would be put into memory.
+    // The closure copies what it needs. References would force these values into memory.
     let incoming = move |place| {
-        // SAFETY: an element of an array of so many, by this function's contract.
+        // SAFETY: an element of an array of `count` elements, by this function's contract.
         let address = unsafe { element(data, place) };
         // SAFETY: as above.
         let size = unsafe { element(sizes, place) };

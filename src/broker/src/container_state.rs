@@ -1,4 +1,4 @@
-//! The container process state that a runtime sends: JSON, with the listener of the container's filter.
+//! The container process state that a runtime sends: JSON, with the listener of the container's seccomp filter.
 //!
 //! Source: the OCI runtime specification, `config-linux.md`, "The Container Process State".
 
@@ -12,19 +12,20 @@ use std::os::unix::net::UnixStream;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use serde::Deserialize;
 
-/// Bytes of a state at most. Annotations of a container make up most of them.
+/// Maximum length of a state in bytes. Annotations of the container make up most of it.
 const STATE_BYTES_MAX: usize = 1 << 20;
 
-/// Descriptors that a message has room for. The specification has one.
+/// Maximum number of descriptors of a message. The specification has one.
 const DESCRIPTORS_MAX: usize = 16;
 
-/// How long a runtime may be connected before it sends: it connects when it creates a container, and sends when it starts it.
+/// Longest time between the connection and the first bytes: a runtime connects when it creates a container, and sends when it
+/// starts the container.
 const CREATED: Duration = Duration::from_secs(60 * 60);
 
-/// How long the rest of a state may take.
+/// Longest time for receiving the rest of a state.
 const REST: Duration = Duration::from_secs(10);
 
-/// The state of a container. Fields that are not needed are not looked at.
+/// The state of a container. Other fields are ignored.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ContainerState {
     #[serde(default)]
@@ -41,45 +42,45 @@ struct State {
 }
 
 impl ContainerState {
-    /// The name of the container.
+    /// The ID of the container.
     pub(crate) fn container(&self) -> &str {
         &self.state.id
     }
 
-    /// The number of its first process, as the runtime sees it.
+    /// The ID of its first process, as the runtime sees it.
     pub(crate) const fn process(&self) -> u32 {
         self.pid
     }
 
-    /// The text of `listenerMetadata`, which is empty if there is none.
+    /// The value of `listenerMetadata`, or the empty string.
     pub(crate) fn metadata(&self) -> &str {
         self.metadata.as_deref().unwrap_or_default()
     }
 }
 
-/// A container process state did not come, or is invalid.
+/// Reason why no valid container process state was received.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The connection failed, or the runtime sent nothing in time.
+    /// The connection failed, or the runtime did not send in time.
     Connection(io::Error),
-    /// The runtime closed the connection before it sent a whole state.
+    /// The runtime closed the connection before it sent a complete state.
     Closed {
-        /// Bytes that came.
+        /// Number of received bytes.
         bytes: usize,
     },
-    /// It is longer than a state may be.
+    /// The state is too long.
     TooLong,
-    /// It is no JSON, or lacks a field. The text names the line.
+    /// The text is not valid JSON, or lacks a field. The message names the line.
     Syntax(String),
-    /// `fds` does not name each descriptor that came.
+    /// The number of names in `fds` differs from the number of received descriptors.
     Descriptors {
-        /// Names in `fds`.
+        /// Number of names in `fds`.
         named: usize,
-        /// Descriptors that came.
+        /// Number of received descriptors.
         came: usize,
     },
-    /// No descriptor is named `seccompFd`.
+    /// No descriptor has the name `seccompFd`.
     NoListener,
 }
 
@@ -108,7 +109,7 @@ impl fmt::Display for StateError {
 
 impl core::error::Error for StateError {}
 
-/// Receives a state and the listener that it names.
+/// Receives a state, and the listener that it names.
 pub(crate) fn receive(stream: &UnixStream) -> Result<(ContainerState, OwnedFd), StateError> {
     receive_within(stream, CREATED, REST)
 }
@@ -155,7 +156,7 @@ fn receive_within(
     Ok((state, listener))
 }
 
-/// Reads on until the text is whole. Some runtimes keep the connection open then.
+/// Reads until the JSON text is complete. Some runtimes keep the connection open afterwards.
 fn rest_of(
     mut stream: &UnixStream,
     mut text: Vec<u8>,
@@ -163,7 +164,7 @@ fn rest_of(
 ) -> Result<ContainerState, StateError> {
     let begun = std::time::Instant::now();
     loop {
-        // A state ends with a brace, and a part of one seldom does.
+        // Parses only if the text ends with a brace, which an incomplete text seldom does.
         if text.trim_ascii_end().last() == Some(&b'}') {
             match serde_json::from_slice(&text) {
                 Ok(state) => return Ok(state),
@@ -213,7 +214,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// The state that these pieces make, the first with this many descriptors.
+    /// Reads the state that these pieces form. The first piece carries this many descriptors.
     fn of(pieces: &[&[u8]], descriptors: usize) -> Result<(String, String, u32), StateError> {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let file = File::open("/dev/null").unwrap();
@@ -228,7 +229,7 @@ mod tests {
         sendmsg(&theirs, &[IoSlice::new(first)], &mut control, SendFlags::NOSIGNAL).unwrap();
         let sender = std::thread::spawn(move || {
             for piece in rest {
-                // It is refused before its end.
+                // The state is refused before its end.
                 let _ = theirs.write_all(&piece);
             }
         });

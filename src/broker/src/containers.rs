@@ -1,4 +1,4 @@
-//! The listener for container runtimes: each container whose filter a runtime hands over has a thread that supervises it.
+//! The listener for container runtimes. For each container, the runtime sends the listener of its seccomp filter, and a thread supervises it.
 //!
 //! Source: the OCI runtime specification, `linux.seccomp.listenerPath` and the container process state.
 
@@ -21,77 +21,77 @@ use crate::limits::{Limits, LimitsError};
 use crate::policies::{Policies, PoliciesError};
 use crate::sandbox::{Counts, Sandbox};
 
-/// How long an error of accepting lasts, such as too many open files, until the next try.
+/// Pause after an error of `accept`, such as too many open files.
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
 
-/// A listener for container runtimes.
+/// Settings of a listener for container runtimes.
 #[derive(Clone, Debug)]
 pub struct Listening {
-    /// The path of the socket, which the profile of a container names as its `listenerPath`.
+    /// The path of the socket. The profile of a container has it as its `listenerPath`.
     pub socket: PathBuf,
-    /// A policy for all containers, or a folder with one policy a file, of which `listenerMetadata` names one.
+    /// One policy for all containers, or a folder of policy files, from which `listenerMetadata` selects one.
     pub policies: PathBuf,
-    /// Containers at once, each with a thread and a descriptor.
+    /// Maximum number of containers at a time. Each has a thread and a descriptor.
     pub containers: usize,
 }
 
-/// The start or the end of a container.
+/// The start, the end or the refusal of a container.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A container is supervised.
+    /// The broker supervises a container.
     Supervised {
-        /// Its name, as the runtime has it.
+        /// The ID that the runtime gave it.
         container: String,
         /// The name of its policy.
         policy: String,
     },
-    /// No process of a container makes calls any more. Some kernels release the filter before the last one has closed its descriptors, so that a
-    /// device may still be in use for a moment.
+    /// All processes of a container have ended. Some kernels release the filter before the last process has closed its descriptors, so that a device
+    /// may still be in use for a moment.
     Ended {
-        /// Its name, as the runtime has it.
+        /// The ID that the runtime gave it.
         container: String,
         /// Counts of all its processes.
         counts: Counts,
     },
-    /// A container is not supervised. Its runtime fails, or each trapped call of the container is `ENOSYS`.
+    /// A container is not supervised. Its runtime fails to start it, or the trapped calls of the container fail with `ENOSYS`.
     Refused(ContainerRefusal),
 }
 
-/// The reason why a container is not supervised.
+/// Reason why a container is not supervised.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ContainerRefusal {
-    /// The runtime's user is neither root nor that of the broker.
+    /// The runtime's user is neither root nor the broker's user.
     Foreign {
-        /// The user.
+        /// The user ID.
         user: u32,
     },
-    /// As many containers as are allowed are supervised.
+    /// The maximum number of containers is reached.
     Full {
         /// The limit.
         limit: usize,
     },
-    /// The container process state did not come, or is invalid.
+    /// No valid container process state was received.
     State(StateError),
-    /// The descriptor is no listener of a filter, or `/proc` is not there.
+    /// The descriptor is not a seccomp listener, or `/proc` is not mounted.
     NotAListener {
         /// The container.
         container: String,
         /// The reason.
         error: io::Error,
     },
-    /// The container has no policy.
+    /// There is no valid policy for the container.
     Policy {
         /// The container.
         container: String,
         /// The reason.
         error: PoliciesError,
     },
-    /// The container has not the limits that its policy asks for.
+    /// The container does not have the limits that its policy requires.
     Limits {
         /// The container.
         container: String,
@@ -126,13 +126,13 @@ impl fmt::Display for ContainerRefusal {
 
 impl core::error::Error for ContainerRefusal {}
 
-/// The listener did not start, or cannot go on.
+/// Reason why the listener cannot start, or cannot continue.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ListenError {
     /// The policy is invalid.
     Policy(PoliciesError),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     Socket {
         /// Its path.
         path: PathBuf,
@@ -164,20 +164,21 @@ impl fmt::Display for ListenError {
 
 impl core::error::Error for ListenError {}
 
-/// Supervises the containers that runtimes hand over, until SIGTERM, SIGINT, SIGHUP or SIGQUIT comes. All signals of this thread are blocked meanwhile.
-/// `ready` is called once the socket is there. `report` is called by several threads.
+/// Supervises the containers that runtimes pass to it, until SIGTERM, SIGINT, SIGHUP or SIGQUIT arrives. All signals of this thread are blocked
+/// meanwhile. Calls `ready` once the socket exists. Several threads call `report`.
 ///
-/// A container that runs then has a thread of this process, which is expected to end: the container's trapped calls are `ENOSYS` afterwards.
+/// After the return, running containers still have threads in this process. The caller should exit: then the trapped calls of these containers fail
+/// with `ENOSYS`.
 ///
 /// # Errors
-/// The policy is invalid, the socket cannot be made, or this process lacks a resource.
+/// The policy is invalid, the socket cannot be created, or this process lacks a resource.
 pub fn listen(
     listening: &Listening,
     ready: impl FnOnce(),
     report: impl Fn(Event) + Send + Sync + 'static,
 ) -> Result<(), ListenError> {
     let policies = Policies::new(&listening.policies).map_err(ListenError::Policy)?;
-    // Threads have the mask of this one: no signal interrupts the hand-over of a descriptor.
+    // Threads inherit the signal mask, so that no signal interrupts the transfer of a descriptor.
     let signals = BlockedSignals::new().map_err(ListenError::Host)?;
     let socket = Bound::new(&listening.socket).map_err(|error| ListenError::Socket {
         path: listening.socket.clone(),
@@ -185,7 +186,7 @@ pub fn listen(
     })?;
     ready();
     let shared = Arc::new(Shared { policies, report });
-    // One reference is this thread's, and one each container's.
+    // One reference belongs to this thread, and one to each container.
     let places = Arc::new(());
     loop {
         let mut watched = [
@@ -235,7 +236,7 @@ fn is_asked_to_end(signals: &BlockedSignals) -> bool {
     is_asked
 }
 
-/// A socket that is removed at the end.
+/// A socket whose file is removed on drop.
 struct Bound<'p> {
     listener: UnixListener,
     path: &'p Path,
@@ -243,12 +244,12 @@ struct Bound<'p> {
 
 impl<'p> Bound<'p> {
     fn new(path: &'p Path) -> io::Result<Self> {
-        // The system reports the same for a file as for a socket.
+        // `bind` reports the same error for any file as for a socket.
         if std::fs::metadata(path).is_ok_and(|file| !file.file_type().is_socket()) {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
         let listener = match UnixListener::bind(path) {
-            // A socket that nobody listens at was left by a process that was killed.
+            // A socket file without a listener was left by a process that was killed.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 let is_left = UnixStream::connect(path)
                     .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
@@ -277,7 +278,7 @@ struct Shared<R> {
 }
 
 impl<R: Fn(Event)> Shared<R> {
-    /// Supervises the container of one connection until its last process ended.
+    /// Supervises the container of one connection until its last process has ended.
     fn supervise(&self, stream: UnixStream) -> Result<(), ContainerRefusal> {
         let of_host = |error: Errno| ContainerRefusal::Host(error.into());
         let user = rustix::net::sockopt::socket_peercred(&stream)
@@ -352,7 +353,7 @@ mod tests {
         );
         assert_eq!(std::fs::read(&path).unwrap(), b"kept");
         std::fs::remove_file(&path).unwrap();
-        // A process that was killed leaves its socket behind.
+        // A killed process leaves its socket behind.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         drop(Bound::new(&path).unwrap());
         assert!(!path.exists());

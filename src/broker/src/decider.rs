@@ -1,19 +1,19 @@
-//! The decisions of the broker, of copies that the program can no longer change. No system call is made here.
+//! The decisions of the broker. They use copies that the program cannot change any more. No system call is made here.
 
 use core::fmt;
 use std::collections::BTreeSet;
 
 use crate::policy::Policy;
 
-/// Bytes of a path that are looked at. A path that matters is shorter.
+/// Number of bytes of a path that are read. The paths of interest are shorter.
 pub const PATH_BYTES: usize = 32;
 
-/// A device node that programs look for: `/dev/infiniband/uverbsN`.
+/// A device node that programs open: `/dev/infiniband/uverbsN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(u16);
 
 impl NodeName {
-    /// The node that a path names: the text that libibverbs uses, up to its zero, and no other spelling.
+    /// Parses a path that ends with a zero byte. Accepts only the spelling that libibverbs uses.
     #[must_use]
     pub fn parse(path: &[u8]) -> Option<Self> {
         let end = path.iter().position(|byte| *byte == 0)?;
@@ -31,37 +31,37 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// Facts of the host that decisions need.
+/// Access to the host's facts that decisions need.
 pub trait Facts {
     /// A context that was given to the program.
     type Context;
 
-    /// The name of the RDMA device that a node belongs to. `None` if there is no such node.
+    /// The name of the RDMA device of a node. `None` if the node does not exist.
     fn device(&self, node: NodeName) -> Option<String>;
 
-    /// Takes from `contexts` those that no process has open.
+    /// Removes from `contexts` the contexts that no process has open.
     fn retain_open(&self, contexts: &mut Vec<Self::Context>);
 }
 
-/// The reason of a refusal.
+/// Reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The policy does not allow the device: for the program there is none.
+    /// The policy does not allow the device: for the program it does not exist.
     NoSuchDevice,
-    /// As many contexts as the policy allows are open.
+    /// The policy's limit of open contexts is reached.
     TooManyContexts,
 }
 
-/// The answer to a trapped call.
+/// The decision about a trapped call.
 #[expect(clippy::exhaustive_enums, reason = "it is the kernel's, refused or done")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The kernel does it with the rights of the program.
+    /// The kernel executes the call with the rights of the program.
     Native,
-    /// It is an error.
+    /// The call fails.
     Refuse(Refusal),
-    /// It is done for the program, on this node.
+    /// The broker executes the call for the program, on this node.
     Allow(NodeName),
 }
 
@@ -71,13 +71,13 @@ pub struct Decider<F: Facts> {
     policy: Policy,
     facts: F,
     contexts: Vec<F::Context>,
-    /// Numbers of the devices that were given: a doorbell on any other file is none.
+    /// Numbers of the devices that were given. A write to any other file is not a doorbell.
     devices: BTreeSet<u64>,
     last_refusal: Refusal,
 }
 
 impl<F: Facts> Decider<F> {
-    /// A sandbox without a context.
+    /// Creates the state of a sandbox without contexts.
     pub const fn new(policy: Policy, facts: F) -> Self {
         Self {
             policy,
@@ -88,12 +88,12 @@ impl<F: Facts> Decider<F> {
         }
     }
 
-    /// The facts.
+    /// The host's facts.
     pub const fn facts(&self) -> &F {
         &self.facts
     }
 
-    /// Decides about a path that is looked at.
+    /// Decides about a path of a `stat`.
     pub fn look(&self, path: &[u8]) -> Decision {
         let Some(node) = NodeName::parse(path) else {
             return Decision::Native;
@@ -104,7 +104,7 @@ impl<F: Facts> Decider<F> {
         }
     }
 
-    /// Decides about a path that is to be opened. The context counts once it [was given](Decider::given).
+    /// Decides about a path of an `open`. The caller reports a context by [`given`](Decider::given) after it gave it.
     pub fn open(&mut self, path: &[u8]) -> Decision {
         let mut decision = self.look(path);
         let limit = usize::try_from(self.policy.contexts).unwrap_or(usize::MAX);
@@ -122,8 +122,8 @@ impl<F: Facts> Decider<F> {
         decision
     }
 
-    /// Decides about a folder that is watched for new files. libibverbs watches `/dev/char` for seconds after an open failed: for the program no file will
-    /// be there, and the error is that of the open.
+    /// Decides about a path of an `inotify_add_watch`. After a failed open, libibverbs watches `/dev/char` for seconds. No file will appear there for
+    /// the program, so the watch fails with the error of the open.
     pub fn watch(&self, path: &[u8]) -> Decision {
         if path.starts_with(b"/dev/char/\0") {
             Decision::Refuse(self.last_refusal)
@@ -132,13 +132,13 @@ impl<F: Facts> Decider<F> {
         }
     }
 
-    /// Counts a context that was given, of the device with this number.
+    /// Records a context that was given, and its device number.
     pub fn given(&mut self, context: F::Context, device: u64) {
         self.contexts.push(context);
         self.devices.insert(device);
     }
 
-    /// If a device with this number was given: a doorbell on it may be rung.
+    /// Whether a device with this number was given, so that the program may ring its doorbell.
     pub fn has_given(&self, device: u64) -> bool {
         self.devices.contains(&device)
     }
@@ -153,7 +153,7 @@ mod tests {
     use super::{Decider, Decision, Facts, NodeName, Refusal};
     use crate::policy::Policy;
 
-    /// A host with devices `rxe0` and `rxe1` and a node of no device, and contexts that the test closes.
+    /// A host with devices `rxe0` and `rxe1`, a node that belongs to no device, and contexts that the test closes.
     #[derive(Clone, Default)]
     struct Script(Rc<RefCell<BTreeSet<u32>>>);
 
@@ -269,7 +269,7 @@ mod tests {
         let wait = b"/dev/char/\0 and what stood there before";
         assert_eq!(decider.watch(wait), Decision::Refuse(Refusal::NoSuchDevice));
         decider.given(0, 1);
-        // Facts say that it is closed: it is given again and kept.
+        // The facts report it as closed. The decider then allows and keeps it again.
         decider.facts().0.borrow_mut().insert(0);
         assert_eq!(decider.open(ALLOWED), Decision::Refuse(Refusal::TooManyContexts));
         assert_eq!(decider.watch(wait), Decision::Refuse(Refusal::TooManyContexts));

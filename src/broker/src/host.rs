@@ -1,4 +1,4 @@
-//! Device nodes of this host, and the contexts that were opened of them.
+//! Device nodes of this host, and the contexts that were opened on them.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -16,43 +16,43 @@ use rustix::io::Errno;
 use crate::decider::{Facts, NodeName};
 use crate::policy::Policy;
 
-/// A context that was given. The broker keeps no descriptor of it, so that its end is the program's alone.
+/// A context that was given to the program. The broker keeps no descriptor of it, so that only the program keeps it open.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// `None` if the node could not be locked: it counts until the sandbox ends, unless the kernel holds the limit.
+    /// `None` if no lock could be set on the node. Then the context counts until the sandbox ends, unless the kernel enforces the limit.
     mark: Option<Mark>,
     path: PathBuf,
 }
 
-/// An open device on its way to the program.
+/// An open device that is going to be given to the program.
 pub(crate) struct Opened {
     pub(crate) descriptor: OwnedFd,
     pub(crate) device: u64,
     pub(crate) context: Context,
 }
 
-/// The nodes of this host.
+/// Access to the nodes of this host.
 #[derive(Debug)]
 pub(crate) struct Host {
     stand_ins: BTreeMap<String, PathBuf>,
-    /// If the kernel holds the limit of contexts, too.
+    /// Whether the kernel also enforces the limit of contexts.
     is_held: bool,
     pace: Pace,
 }
 
-/// A search among locks takes a tenth of the time of a sandbox at most. The kernel looks at all locks of a node, whosever they are, and keeps all others
-/// waiting meanwhile. The sandbox whose program brings the searches about waits instead.
+/// Limits searches of locks to a tenth of a sandbox's time. During a search the kernel reads all locks of a node, of all processes, and blocks other
+/// lock operations. So the sandbox whose program causes the searches waits instead.
 #[derive(Debug, Default)]
 struct Pace {
-    /// When the last search ended, and how long it took.
+    /// End and duration of the last search.
     last: Cell<Option<(Instant, Duration)>>,
 }
 
-/// Time without a search, for each time with one.
+/// Time without searches, as a multiple of the time of a search.
 const REST: u32 = 9;
 
 impl Pace {
-    /// How long the next search waits.
+    /// Time until the next search may start.
     fn wait(&self, now: Instant) -> Duration {
         self.last.get().map_or(Duration::ZERO, |(ended, took)| {
             let rested = now.saturating_duration_since(ended);
@@ -66,7 +66,7 @@ impl Pace {
     }
 }
 
-/// Contexts that this process opened, for all sandboxes: a mark has their number, and no two have the same.
+/// Number of contexts that this process opened for all sandboxes. Each mark has a unique number.
 static OPENED: AtomicU32 = AtomicU32::new(0);
 
 impl Host {
@@ -78,7 +78,7 @@ impl Host {
         }
     }
 
-    /// The path of a node, as this process sees it.
+    /// The path of a node in this process.
     pub(crate) fn path(&self, node: NodeName) -> PathBuf {
         let name = node.to_string();
         match self.stand_ins.get(&name) {
@@ -92,7 +92,7 @@ impl Host {
         Some(text.trim_end().to_owned())
     }
 
-    /// Opens a node, which has to be the device that it was looked up as.
+    /// Opens a node, and checks that it is the device that was looked up.
     pub(crate) fn open(&self, node: NodeName) -> Result<Opened, Errno> {
         let path = self.path(node);
         let (descriptor, device) = open_node(&path)?;
@@ -113,7 +113,7 @@ impl Host {
 }
 
 impl Host {
-    /// If a context of the node behind `probe` may be open. Another sandbox can lock a node so that no mark is set on it.
+    /// Whether a context of the node behind `probe` may be open. A node may have no mark, since another sandbox can lock the node.
     fn may_be_open(&self, context: &Context, probe: BorrowedFd<'_>) -> bool {
         context.mark.map_or(!self.is_held, |mark| mark.is_open(probe))
     }
@@ -133,11 +133,11 @@ impl Facts for Host {
     fn retain_open(&self, contexts: &mut Vec<Context>) {
         std::thread::sleep(self.pace.wait(Instant::now()));
         let begun = Instant::now();
-        // One probe a node, closed before the next: a device with an open file cannot be removed.
+        // One probe at a time: a device with an open file cannot be removed.
         let paths: BTreeSet<_> = contexts.iter().map(|context| context.path.clone()).collect();
         for path in paths {
             let Ok(probe) = rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-                // A node that is gone has no open file: its driver waits for the last one.
+                // If the node does not exist any more, no file is open: the driver waits for the last close.
                 contexts.retain(|context| context.path != path || path.exists());
                 continue;
             };
@@ -177,7 +177,7 @@ mod tests {
         for (now, left) in [(100, 900), (600, 400), (1000, 0), (5000, 0)] {
             assert_eq!(pace.wait(after(now)), Duration::from_micros(left));
         }
-        // A short one is followed soon.
+        // A short search is followed by the next one soon.
         pace.searched(after(5000), after(5002));
         assert_eq!(pace.wait(after(5002)), Duration::from_micros(18));
     }

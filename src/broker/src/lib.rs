@@ -1,7 +1,7 @@
-//! The broker for sandboxes: an unmodified verbs program without `/dev/infiniband` reaches the devices that a [`Policy`] allows.
+//! The broker for sandboxes: an unmodified verbs program without access to `/dev/infiniband` can use the devices that a [`Policy`] allows.
 //!
-//! The program runs under a seccomp filter. The broker answers the few calls that the filter traps. [`Decider`] decides, without a system call of its own.
-//! [`run`] starts a program and supervises it until the last of its processes ended.
+//! The program runs under a seccomp filter, which traps a few system calls. The broker answers them. [`Decider`] makes the decisions, without system
+//! calls. [`run`] starts a program and supervises it until its last process has ended.
 
 mod container_state;
 mod containers;

@@ -1,4 +1,5 @@
-//! Limits that the kernel holds: objects of RDMA devices by the `rdma` controller of cgroup2, and pinned memory by `RLIMIT_MEMLOCK`.
+//! Limits that the kernel enforces: objects of RDMA devices by the `rdma` controller of cgroup2, and pinned memory by
+//! `RLIMIT_MEMLOCK`.
 //!
 //! Source: Linux, Documentation/admin-guide/cgroup-v2.rst, RDMA.
 
@@ -9,48 +10,48 @@ use std::path::{Path, PathBuf};
 
 use crate::policy::Policy;
 
-/// `CAP_IPC_LOCK`, by which memory is pinned without a limit, and `CAP_SYS_RESOURCE`, by which a hard limit is raised. Source:
+/// `CAP_IPC_LOCK`, which allows pinning memory without a limit, and `CAP_SYS_RESOURCE`, which allows raising a hard limit. Source:
 /// `linux/capability.h`.
 const UNLIMITED: u64 = 1 << 14 | 1 << 24;
 
 /// The folder of the RDMA devices of this host.
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// The limits that a policy asks for.
+/// The limits that a policy requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Contexts and other objects, of each of these devices.
+    /// Maximum numbers of contexts and of all objects, for each device.
     objects: Option<(u32, u32)>,
     devices: Vec<String>,
     pinned_bytes: Option<u64>,
     cgroup: Option<PathBuf>,
 }
 
-/// A limit of the policy cannot be held.
+/// Reason why a limit of the policy cannot be enforced.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LimitsError {
-    /// No device of the policy is there: the controller takes limits of devices that are.
+    /// The host has no device of the policy. The controller accepts limits only for devices that exist.
     NoDevice,
-    /// The `rdma` controller takes no limit.
+    /// The `rdma` controller rejects a limit.
     Controller {
         /// A file of the cgroup.
         path: PathBuf,
         /// The reason.
         error: io::Error,
     },
-    /// Facts of the container cannot be read.
+    /// Information about the container cannot be read.
     Container {
         /// Its file.
         path: PathBuf,
         /// The reason.
         error: io::Error,
     },
-    /// The container's cgroup lets a device have more.
+    /// The container's cgroup allows more objects of a device.
     Objects {
         /// The device.
         device: String,
-        /// The line of `rdma.max` that there should be.
+        /// The required line of `rdma.max`.
         expected: String,
     },
     /// The container may pin more memory.
@@ -58,7 +59,7 @@ pub enum LimitsError {
         /// The limit of the policy in bytes.
         limit: u64,
     },
-    /// Limits of a launched program need namespaces, in which it has no privileges.
+    /// Limits of a launched program require namespaces, in which it has no privileges.
     Privileges,
 }
 
@@ -122,7 +123,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Leaves the devices that have a limit in the policy. A device that comes later has none.
+    /// Restricts the policy to the devices that have a limit. A device that is added later has none.
     pub(crate) fn narrow(&self, policy: &mut Policy) {
         if self.objects.is_some() {
             policy.devices.clone_from(&self.devices);
@@ -138,7 +139,7 @@ impl Limits {
         devices.filter_map(move |device| Some((device.as_str(), of(device)?)))
     }
 
-    /// Makes a cgroup with these limits. `None` if there are none.
+    /// Creates a cgroup with these limits. Returns `None` if there are none.
     pub(crate) fn cgroup(&self) -> Result<Option<Cgroup>, LimitsError> {
         if self.objects.is_none() {
             return Ok(None);
@@ -207,7 +208,7 @@ impl Limits {
     }
 }
 
-/// If a process with these files of `/proc` may pin more than `limit` bytes.
+/// Whether a process with these files of `/proc` may pin more than `limit` bytes.
 fn may_pin(limits: &str, status: &str, limit: u64) -> bool {
     let line = |text: &'_ str, name: &str| {
         let found = text.lines().find_map(|line| line.strip_prefix(name));
@@ -220,7 +221,7 @@ fn may_pin(limits: &str, status: &str, limit: u64) -> bool {
         set.is_none_or(|set| set & UNLIMITED != 0)
     };
     let is_limited = hard.is_some_and(|hard: u64| hard <= limit);
-    // A set that was narrowed later takes nothing from the others.
+    // The sets are independent: a capability in one of them can be regained even if it is missing in others.
     let is_privileged = ["CapInh:", "CapPrm:", "CapBnd:", "CapAmb:"].into_iter().any(has);
     !is_limited || is_privileged
 }
@@ -241,12 +242,12 @@ fn folder_of(process: &str) -> Result<PathBuf, (PathBuf, io::Error)> {
     Ok(Path::new(mount.ok_or_else(absent)?).join(below.ok_or_else(absent)?))
 }
 
-/// A cgroup, which is removed at the end.
+/// A cgroup, which is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Makes a cgroup. One of the same name was left by a process that was killed, and has limits of another policy.
+    /// Creates a cgroup. A cgroup of the same name was left by a killed process, has other limits, and is replaced.
     fn new(folder: PathBuf) -> io::Result<Self> {
         match fs::create_dir(&folder) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -258,7 +259,7 @@ impl Cgroup {
         Ok(Self(folder))
     }
 
-    /// Removes the folder, unless a process is in it: the kernel refuses that while the last one ends.
+    /// Removes the folder, and returns whether it is gone. The kernel refuses while a process is in it.
     pub(crate) fn is_removed(&self) -> bool {
         fs::remove_dir(&self.0)
             .err()
@@ -320,7 +321,7 @@ mod tests {
         fs::create_dir(&left).unwrap();
         drop(Cgroup::new(left.clone()).unwrap());
         assert!(!left.exists());
-        // As the kernel refuses to remove a cgroup with processes.
+        // The kernel refuses to remove a cgroup with processes. Here a folder takes their place.
         fs::create_dir_all(left.join("process")).unwrap();
         assert!(Cgroup::new(left).is_err());
     }
@@ -355,7 +356,7 @@ mod tests {
             ("8193", "0000000000000000", true),
             ("unlimited", "0000000000000000", true),
         ] {
-            // In each of the sets by which a process or its next program has it.
+            // In each of the sets from which the process or its next program gets it.
             for with in ["CapInh", "CapPrm", "CapBnd", "CapAmb"] {
                 let set = |name: &str| {
                     if name == with {

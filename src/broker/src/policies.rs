@@ -1,4 +1,4 @@
-//! The policies of a listener: one file for all containers, or a folder of which each container names one.
+//! The policies of a listener: one file for all containers, or a folder from which each container selects one.
 
 use core::fmt;
 use std::fs::File;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use crate::policy::{Policy, PolicyError};
 
-/// Bytes of a policy at most.
+/// Maximum length of a policy in bytes.
 const POLICY_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes of the name of a policy at most.
+/// Maximum length of the name of a policy in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// The name of the policy of a container that names none.
+/// The name of the policy of a container that does not select one.
 const DEFAULT: &str = "default";
 
-/// The policies of a listener. A file is read for each container, so that a change is for those that come later.
+/// The policies of a listener. A file is read for each container, so that changes apply to later containers.
 #[derive(Debug)]
 pub(crate) struct Policies(PolicySource);
 
@@ -26,7 +26,7 @@ enum PolicySource {
     Folder(PathBuf),
 }
 
-/// A container has no policy.
+/// Reason why a container has no valid policy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PoliciesError {
@@ -44,9 +44,9 @@ pub enum PoliciesError {
         /// The reason.
         error: PolicyError,
     },
-    /// A name has other characters than letters, digits, `-` and `_`, or more than 64.
+    /// The name has other characters than letters, digits, `-` and `_`, or more than 64 characters.
     Name(String),
-    /// A container names a policy, and there is one for all.
+    /// The container selects a policy, but there is one policy for all.
     OneForAll(String),
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for PoliciesError {
 impl core::error::Error for PoliciesError {}
 
 impl Policies {
-    /// The policies of a file or of a folder. A file is checked at once.
+    /// Creates the policies of a file or of a folder. A file is checked at once.
     pub(crate) fn new(path: &Path) -> Result<Self, PoliciesError> {
         if path.is_dir() {
             return Ok(Self(PolicySource::Folder(path.to_owned())));
@@ -81,7 +81,7 @@ impl Policies {
         Ok(Self(PolicySource::File(path.to_owned())))
     }
 
-    /// The policy of a container with this `listenerMetadata`, and its name.
+    /// Returns the policy of a container with this `listenerMetadata`, and its name.
     pub(crate) fn choose(&self, metadata: &str) -> Result<(String, Policy), PoliciesError> {
         let name = if metadata.is_empty() { DEFAULT } else { metadata };
         let shortened = || name.chars().take(NAME_BYTES_MAX).collect();
@@ -90,7 +90,7 @@ impl Policies {
             PolicySource::File(path) => Ok((path.display().to_string(), read(path)?)),
             PolicySource::Folder(folder) => {
                 let is_of_names = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-                // It becomes a part of a path.
+                // The name becomes part of a path.
                 if name.len() > NAME_BYTES_MAX || !name.bytes().all(is_of_names) {
                     return Err(PoliciesError::Name(shortened()));
                 }
@@ -105,10 +105,11 @@ fn read(path: &Path) -> Result<Policy, PoliciesError> {
 }
 
 impl Policy {
-    /// Reads the policy of a container with this `listenerMetadata`, which may be empty, as a listener with these policies does.
+    /// Reads the policy of a container with this `listenerMetadata`, which may be empty, as the listener does.
     ///
     /// # Errors
-    /// The listener would refuse the container: the name is invalid, there is one policy for all, or the file is no valid policy.
+    /// The listener would refuse the container: the name is invalid, there is one policy for all, or the file is not a valid
+    /// policy.
     pub fn of_container(policies: &Path, metadata: &str) -> Result<Self, PoliciesError> {
         let (_, policy) = Policies::new(policies)?.choose(metadata)?;
         Ok(policy)
@@ -117,7 +118,7 @@ impl Policy {
     /// Reads a policy from a file, and checks its values.
     ///
     /// # Errors
-    /// The file cannot be read, has more than a mebibyte, or is no valid policy.
+    /// The file cannot be read, is longer than 1 MiB, or is not a valid policy.
     pub fn read(path: &Path) -> Result<Self, PoliciesError> {
         let at = |error| PoliciesError::File {
             path: path.to_owned(),
@@ -127,7 +128,7 @@ impl Policy {
         let file = File::open(path).map_err(at)?;
         let mut file = file.take(POLICY_BYTES_MAX.saturating_add(1));
         file.read_to_end(&mut bytes).map_err(at)?;
-        // A part of a policy may be another policy.
+        // A truncated policy could be valid, and differ.
         if bytes.len() as u64 > POLICY_BYTES_MAX {
             return Err(at(io::Error::new(
                 io::ErrorKind::FileTooLarge,

@@ -1,4 +1,4 @@
-//! The devices that a program may reach, as a file says it.
+//! The policy of a sandbox: the devices and resources that its program may use, and its file format.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -6,31 +6,31 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-/// Contexts that a sandbox may have open by default.
+/// Default maximum number of open contexts.
 const CONTEXTS: u32 = 8;
 
-/// More would leave too few descriptors to the program under the usual limit of 1024.
+/// Upper limit of contexts. More would leave too few descriptors for the program under the usual limit of 1024.
 const CONTEXTS_MAX: u32 = 512;
 
-/// The devices that a program may reach.
+/// The devices and resources that a program may use.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct Policy {
-    /// RDMA devices by name, as `rdma link` shows them; a `*` at the end stands for anything. Default: none.
+    /// RDMA devices by name, as `rdma link` shows them; a `*` at the end matches any text. Default: none.
     pub devices: Vec<String>,
-    /// Contexts open at once, of all processes of the sandbox: 1 to 512. Default: 8.
+    /// Maximum number of open contexts of all processes of the sandbox together: 1 to 512. Default: 8.
     pub contexts: u32,
-    /// Objects of each device at once, such as queue pairs, completion queues and memory regions. The `rdma` controller of cgroup2 holds it. Default: no
-    /// limit.
+    /// Maximum number of objects of each device: queue pairs, completion queues, memory regions and all others together. The `rdma` controller of
+    /// cgroup2 enforces it. Default: no limit.
     pub objects: Option<u32>,
-    /// Bytes that each process may pin, and so register. Default: the limit of the user (`ulimit -l`).
+    /// Number of bytes that each process may pin, and so register. Default: the limit of the user (`ulimit -l`).
     pub pinned_bytes: Option<u64>,
-    /// The folder of cgroup2 in which the cgroup of the sandbox is made, for `objects`. Default: the cgroup of the broker.
+    /// The cgroup2 folder in which the sandbox's cgroup is created, for `objects`. Default: the cgroup of the broker.
     pub cgroup: Option<PathBuf>,
-    /// A folder at which the program finds the facts of its devices, as a tree of sysfs. Default: none.
+    /// A folder in which the program finds the description of its devices, as a tree like sysfs. Default: none.
     pub topology: Option<PathBuf>,
-    /// Nodes instead of those of the host, for tests: `uverbs0 = "/dev/null"`. The device is then of the node's name.
+    /// Nodes to use instead of the host's nodes, for tests: `uverbs0 = "/dev/null"`. The device has the node's name.
     pub stand_ins: BTreeMap<String, PathBuf>,
 }
 
@@ -48,25 +48,25 @@ impl Default for Policy {
     }
 }
 
-/// A policy is invalid.
+/// Reason why a policy is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// It is not TOML, or has a field that is none. The text names the line.
+    /// The text is not TOML, or has an unknown field. The message names the line.
     Syntax(String),
-    /// It allows no device.
+    /// The policy allows no device.
     NoDevice,
-    /// A `*` stands elsewhere than at the end of this name.
+    /// A `*` is not at the end of this name.
     Wildcard(String),
-    /// This number of contexts is not 1 to 512.
+    /// The number of contexts is not between 1 and 512.
     Contexts(u32),
-    /// A limit that nothing would hold.
+    /// Nothing enforces this limit.
     Unheld(&'static str),
-    /// The folder of the topology is not named from the root.
+    /// The path of the topology is not absolute.
     Topology(PathBuf),
 }
 
-/// Limits that a reader may expect here, and what there is instead.
+/// Limits that a reader may expect here, and their alternatives.
 const UNHELD: [(&str, &str); 3] = [
     (
         "queue_pairs",
@@ -102,10 +102,10 @@ impl fmt::Display for PolicyError {
 impl core::error::Error for PolicyError {}
 
 impl Policy {
-    /// Reads a policy.
+    /// Parses a policy.
     ///
     /// # Errors
-    /// [`PolicyError::Syntax`]. The values are checked by [`Policy::check`].
+    /// [`PolicyError::Syntax`] or [`PolicyError::Unheld`]. Call [`Policy::check`] to check the values.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         toml::from_str(text).map_err(|error: toml::de::Error| {
             let fields = text.parse::<toml::Table>().unwrap_or_default();
@@ -138,7 +138,7 @@ impl Policy {
         Ok(())
     }
 
-    /// If a device may be reached.
+    /// Whether the program may use a device.
     #[must_use]
     pub fn allows(&self, device: &str) -> bool {
         self.devices.iter().any(|name| match name.strip_suffix('*') {

@@ -1,4 +1,4 @@
-//! The part of a container's `config.json` by which its runtime hands the filter over to the listener.
+//! The part of a container's `config.json` that makes its runtime send the filter's listener to the broker.
 //!
 //! Source: the OCI runtime specification, `config.md` and `config-linux.md`.
 
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 use crate::limits::{Limits, LimitsError};
 use crate::policy::Policy;
 
-/// The profile of containers.
+/// Settings of the profile of containers.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Profile<'p> {
     /// The socket of the listener.
     pub socket: &'p Path,
-    /// The name of the policy, if the listener has a folder of them.
+    /// The name of the policy, if the listener has a folder of policies.
     pub metadata: Option<&'p str>,
-    /// If doorbells of Soft-RoCE are trapped. runc refuses a profile that traps `write`.
+    /// Whether the filter traps doorbells of Soft-RoCE. runc refuses a profile that traps `write`.
     pub has_doorbells: bool,
-    /// The folder of the host with the topology of a policy that has one.
+    /// The folder on the host with the topology, for a policy that has a topology.
     pub topology: Option<&'p Path>,
 }
 
@@ -38,22 +38,22 @@ impl<'p> Profile<'p> {
     }
 }
 
-/// The calls of this machine, as libseccomp names it. Calls of another end the program.
+/// The architecture of this machine, by its name in libseccomp. System calls of other architectures end the program.
 const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
     "SCMP_ARCH_X86_64"
 } else {
     "SCMP_ARCH_AARCH64"
 };
 
-/// A part of `config.json` cannot be made.
+/// Reason why a part of `config.json` cannot be created.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// No device of the policy is there to be limited.
+    /// The policy has a limit of objects, and the host has none of its devices.
     Limits(LimitsError),
-    /// This is no JSON. The text names the line.
+    /// The text is not JSON. The message names the line.
     Syntax(String),
-    /// A field is there with another value, or is of another type. Two filters are one program's only if one person wrote both.
+    /// The field exists with another value or type. Two filters cannot be merged automatically.
     Taken(String),
 }
 
@@ -69,10 +69,11 @@ impl fmt::Display for ProfileError {
 
 impl core::error::Error for ProfileError {}
 
-/// The part of `config.json` for containers of this policy, as JSON to be merged; or `base` with that part, if it is the text of a `config.json`.
+/// Returns the part of `config.json` for containers of this policy, as JSON to be merged; or `base`, the text of a `config.json`, with that part
+/// merged into it.
 ///
 /// # Errors
-/// No device of the policy is there to be limited; or `base` is invalid, or has a field of the part with another value.
+/// The policy has a limit of objects, and the host has none of its devices; or `base` is invalid, or has a field of the part with another value.
 pub fn container_profile(
     profile: &Profile<'_>,
     policy: &Policy,
@@ -94,7 +95,7 @@ pub fn container_profile(
     Ok(format!("{whole:#}\n"))
 }
 
-/// The field by which entries of a list differ: a runtime refuses two entries of one name, or the later one wins.
+/// The field that identifies an entry of a list: a runtime refuses two entries with the same name, or the later one wins.
 fn name_of(place: &str) -> Option<&'static str> {
     match place {
         "process.rlimits" => Some("type"),
@@ -103,7 +104,7 @@ fn name_of(place: &str) -> Option<&'static str> {
     }
 }
 
-/// Adds fields that are not there, and entries to lists. `linux.seccomp` is added whole.
+/// Adds missing fields, and appends entries to lists. `linux.seccomp` is added only as a whole.
 fn merge(into: &mut Value, part: Value, place: &str) -> Result<(), ProfileError> {
     match (into, part) {
         (Value::Object(fields), Value::Object(part)) if place != "linux.seccomp" => {
@@ -174,7 +175,7 @@ fn config(profile: &Profile<'_>, policy: &Policy) -> Value {
         let devices = policy.devices.iter();
         let limits = devices.map(|device| (device.clone(), limit.clone())).collect();
         let mut resources = json!({"rdma": Value::Object(limits)});
-        // crun knows files of cgroup2 alone, and the kernel takes one device a write.
+        // crun supports only files of cgroup2, and the kernel accepts one device per write.
         if let [device] = policy.devices.as_slice() {
             let line = format!("{device} hca_handle={} hca_object={objects}", policy.contexts);
             insert(&mut resources, "unified", json!({"rdma.max": line}));
@@ -271,7 +272,7 @@ mod tests {
         assert_eq!(whole["process"]["args"], json!(["sh"]));
         assert_eq!(whole["process"]["rlimits"].as_array().unwrap().len(), 2);
         assert_eq!(whole["process"]["noNewPrivileges"], true);
-        // An entry that is there already is not added again.
+        // An existing entry is not added again.
         let again: Value =
             serde_json::from_str(&container_profile(&profile, &policy, None).unwrap()).unwrap();
         let base_again = json!({"process": again["process"], "mounts": again["mounts"]});

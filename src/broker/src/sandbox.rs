@@ -1,4 +1,4 @@
-//! The answers to the trapped calls of one sandbox.
+//! Answers the trapped calls of one sandbox.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,15 +16,15 @@ use crate::policy::Policy;
 /// Counts of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Contexts that were given.
+    /// Contexts that were given to the program.
     pub opened: u64,
-    /// Opens that were refused: by the policy, or since the open failed.
+    /// Opens that were refused by the policy, and opens that failed.
     pub refused: u64,
-    /// Device nodes that were looked at and are there for the program.
+    /// Calls of `stat` for device nodes that the program may use.
     pub found: u64,
-    /// Doorbells that were rung.
+    /// Doorbells that the broker rang.
     pub doorbells: u64,
-    /// Trapped calls that were the kernel's.
+    /// Trapped calls that the kernel executed.
     pub native: u64,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Sandbox {
     listener: Listener,
     reserved: Reserved,
     decider: Decider<Host>,
-    /// The driver of each device that was rung.
+    /// The driver of each device whose doorbell was rung.
     drivers: BTreeMap<u64, Driver>,
     pub(crate) counts: Counts,
 }
@@ -58,17 +58,18 @@ impl Sandbox {
     /// Answers the next trapped call.
     pub(crate) fn answer_next(&mut self) -> Result<(), Errno> {
         if let Some(trapped) = self.listener.next()? {
-            // A thread that is gone needs no answer.
+            // An error is ignored: if the thread has ended, it needs no answer.
             let _ = self.answer(&trapped);
         }
         Ok(())
     }
 
-    /// Copies bytes of the program once. `None` if the call is gone, so that the bytes may be another's.
+    /// Copies bytes of the program once. Returns `None` if the call has ended, since the bytes may belong to another
+    /// thread then.
     fn copied<const BYTES: usize>(&self, trapped: &Trapped, address: u64) -> Option<[u8; BYTES]> {
         let mut bytes = [0; BYTES];
         let count = Process::read(trapped.thread, address, &mut bytes);
-        // Bytes that were not read are not looked at: a path without its end is none.
+        // Overwrites bytes that were not read: a path without a zero byte is not parsed.
         bytes.get_mut(count..)?.fill(u8::MAX);
         self.listener.is_waiting(trapped).then_some(bytes)
     }
@@ -142,10 +143,11 @@ impl Sandbox {
         self.listener.resume(trapped)
     }
 
-    /// Opens a node and gives the descriptor to the program. An error is the program's.
+    /// Opens a node, and gives the descriptor to the program. An error becomes the result of the call.
     fn give(&mut self, trapped: &Trapped, node: NodeName) -> Result<(), Errno> {
         let process = self.process(trapped)?;
-        // The first free number. Another thread of the program that takes it meanwhile loses it, and harms nobody else.
+        // The first free number. If another thread of the program takes it meanwhile, that descriptor is replaced,
+        // which harms only the program itself.
         let is_free = |number: &u32| process.descriptor(*number).err() == Some(Errno::BADF);
         let number = self
             .reserved
@@ -163,14 +165,14 @@ impl Sandbox {
     /// The process of a trapped call.
     fn process(&self, trapped: &Trapped) -> Result<Process, Errno> {
         let process = Process::of(trapped.thread).map_err(|_| Errno::PERM)?;
-        // The number was this thread's when its process was opened.
+        // The call still waits, so the thread ID belonged to this thread when its process was opened.
         self.listener
             .is_waiting(trapped)
             .then_some(process)
             .ok_or(Errno::SRCH)
     }
 
-    /// Writes the facts of a node into the program.
+    /// Writes the attributes of a node into the program's memory.
     fn facts(&self, trapped: &Trapped, node: NodeName, into: u64, form: StatForm) -> Result<(), Errno> {
         let facts = node_facts(&self.decider.facts().path(node), form)?;
         let memory = Process::memory(trapped.thread).map_err(|_| Errno::PERM)?;
@@ -180,7 +182,8 @@ impl Sandbox {
         Process::write(&memory, into, &facts)
     }
 
-    /// Rings a doorbell of the program on a duplicate of its descriptor. `None` if the write is none.
+    /// Rings a doorbell of the program, on a duplicate of its descriptor. Returns `None` if the write is not a
+    /// doorbell.
     fn ring(
         &mut self,
         trapped: &Trapped,

@@ -1,4 +1,4 @@
-//! The loop that answers the trapped calls of one sandbox, in one thread, until its last process ended.
+//! The loop that answers the trapped calls of one sandbox, in one thread, until its last process has ended.
 
 use core::fmt;
 use core::time::Duration;
@@ -19,26 +19,26 @@ use crate::policy::{Policy, PolicyError};
 use crate::sandbox::{Counts, Sandbox};
 use crate::topology::{self, TopologyError};
 
-/// How often orphans are looked for once the program ended.
+/// Interval of the search for orphans after the end of the program.
 const REAP_EVERY: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
 
-/// How often the end of a process is looked for that was killed, or that closes its last descriptor; and how many times, which take a second.
+/// Interval and maximum number of checks whether a killed process has ended, or the cgroup is free: one second in total.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const LOOKS_MAX: u32 = 200;
 
 /// A program to run.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// The program, looked up in `PATH` if it has no slash.
+    /// The program. It is looked up in `PATH` if it contains no slash.
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Namespaces of its own, in which it has no privileges and an empty `/dev/infiniband`. `None` leaves namespaces to the program.
+    /// Runs the program in new namespaces, without privileges and with an empty `/dev/infiniband`. `None` creates no namespaces.
     pub namespaces: Option<Network>,
-    /// The document `topology.json` of the policy's topology. None if it is empty.
+    /// Contents of `topology.json` in the policy's topology. If empty, there is no such file.
     pub snapshot: Vec<u8>,
 }
 
@@ -46,13 +46,13 @@ pub struct Program {
 #[expect(clippy::exhaustive_enums, reason = "a process ends by itself or by a signal")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With this code.
+    /// It exited with this code.
     Exited(i32),
-    /// By this signal.
+    /// This signal killed it.
     Killed(i32),
 }
 
-/// The end of a sandbox.
+/// Result of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// How the program ended.
@@ -61,7 +61,7 @@ pub struct Report {
     pub counts: Counts,
 }
 
-/// A sandbox did not come to its end.
+/// Reason why a sandbox could not run to its end.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BrokerError {
@@ -69,11 +69,11 @@ pub enum BrokerError {
     Policy(PolicyError),
     /// The program did not start.
     Launch(LaunchError),
-    /// The topology of the policy cannot be made.
+    /// The topology of the policy cannot be created.
     Topology(TopologyError),
-    /// A limit of the policy cannot be held.
+    /// A limit of the policy cannot be enforced.
     Limits(LimitsError),
-    /// The limit of open files leaves no numbers for devices.
+    /// The limit of open files leaves no descriptor numbers for devices.
     OpenFiles {
         /// The limit.
         limit: u64,
@@ -114,10 +114,10 @@ impl From<Errno> for BrokerError {
     }
 }
 
-/// Runs a program under a policy, and answers it until the last of its processes ended. The program is killed if this thread dies.
+/// Runs a program under a policy, and answers its trapped calls until its last process has ended. The program is killed if this thread dies.
 ///
-/// The calling process has no other thread and no other child: it becomes the parent of orphans of the program, and waits for all children. All signals are
-/// blocked meanwhile; those that another process sends go to the program.
+/// The calling process must have no other thread and no other child: it becomes the parent of orphans of the program, and waits for all children. All
+/// signals are blocked meanwhile. Signals that another process sends are forwarded to the program.
 ///
 /// # Errors
 /// The policy is invalid, the program does not start, or this process lacks a resource.
@@ -127,7 +127,7 @@ pub fn run(policy: &Policy, program: &Program) -> Result<Report, BrokerError> {
     let contexts = policy.contexts;
     let reserved = Reserved::below(limit, contexts).ok_or(BrokerError::OpenFiles { limit, contexts })?;
     let signals = BlockedSignals::new()?;
-    // A process that outlives its parent is this one's: its memory may be looked at, and its end ends the filter.
+    // Orphans become children of this process: it can then access their memory, and reap them, without which the filter stays in use.
     set_child_subreaper(Some(getpid()))?;
     let is_limited = policy.pinned_bytes.is_some() || policy.objects.is_some();
     if is_limited && program.namespaces.is_none() {
@@ -153,20 +153,20 @@ pub fn run(policy: &Policy, program: &Program) -> Result<Report, BrokerError> {
         .map_err(BrokerError::from)
         .and_then(|process| serve(&mut sandbox, pid, &process, &signals));
     if end.is_err() {
-        // It was not waited for, so that its number is its own.
+        // The program was not reaped yet, so its process ID cannot have been reused.
         let _ = kill_process(pid, Signal::KILL);
         await_end(|| !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)));
     }
     let counts = sandbox.counts;
     drop(sandbox);
     if let Some(cgroup) = &cgroup {
-        // A process that outlives a broker that failed keeps it.
+        // If the supervision failed, a remaining process may keep the cgroup in use.
         await_end(|| cgroup.is_removed());
     }
     Ok(Report { end: end?, counts })
 }
 
-/// Waits until `has_ended`, for a second at most.
+/// Waits until `has_ended` returns true, for one second at most.
 fn await_end(mut has_ended: impl FnMut() -> bool) {
     for _ in 0..LOOKS_MAX {
         if has_ended() {
@@ -176,7 +176,8 @@ fn await_end(mut has_ended: impl FnMut() -> bool) {
     }
 }
 
-/// The classes of sysfs with the devices of the policy alone, and the topology of a policy that has one. Its folder is made if this user may.
+/// The sysfs classes restricted to the policy's devices, and the topology if the policy has one. Creates the topology's folder if the user has the
+/// permission.
 fn trees(policy: &Policy, program: &Program) -> Result<Vec<Tree>, TopologyError> {
     let mut trees = Vec::new();
     if program.namespaces.is_some() {
@@ -196,8 +197,8 @@ fn trees(policy: &Policy, program: &Program) -> Result<Vec<Tree>, TopologyError>
     Ok(trees)
 }
 
-/// Answers the sandbox until the filter has no user and the end of the program is known. Some kernels release the filter before the last process
-/// has closed its descriptors.
+/// Answers the sandbox until the filter is unused and the end of the program is known. Some kernels release the filter before the last process has
+/// closed its descriptors.
 fn serve(
     sandbox: &mut Sandbox,
     program: Pid,
@@ -206,7 +207,8 @@ fn serve(
 ) -> Result<End, BrokerError> {
     let (mut end, mut has_exited, mut is_unused) = (None, false, false);
     loop {
-        // Each stays ready once it is over. A program that a tracer holds is over before its end is known.
+        // A descriptor stays ready after its event, so it is not polled again. If a tracer holds the program, its exit is seen before its status is
+        // known.
         let of = |is_over: bool, other| if is_over { signals.as_fd() } else { other };
         let mut watched = [
             signals.as_fd(),
@@ -214,7 +216,7 @@ fn serve(
             of(has_exited, process.as_fd()),
         ]
         .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
-        // Orphans are looked for: a filter has users until they are taken.
+        // Orphans have to be reaped: until then the filter is in use.
         let timeout = (has_exited || is_unused).then_some(&REAP_EVERY);
         poll(&mut watched, timeout)?;
         let [of_signals, of_listener, of_process] = watched.each_ref().map(PollFd::revents);
@@ -243,20 +245,20 @@ fn serve(
     }
 }
 
-/// Sends the program what other processes sent to this one.
+/// Forwards signals that other processes sent to this process to the program.
 fn forward(signals: &BlockedSignals, process: &OwnedFd) {
     while let Some(received) = signals.next() {
         if received.is_sent && received.signal != Signal::CHILD.as_raw() {
             if let Some(signal) = Signal::from_named_raw(received.signal) {
-                // By its descriptor: its number may be another process's by now.
+                // Sent by the pidfd, since the process ID may have been reused.
                 let _ = pidfd_send_signal(process, signal);
             }
         }
     }
 }
 
-/// Takes all children that ended, and returns the end of the program if it is one of them. This process stops if a terminal stopped the program: the
-/// shell that continues the job waits for this process.
+/// Reaps all children that have ended, and returns the end of the program if it is one of them. If a terminal stopped the program, this process stops
+/// too, since the shell that continues the job waits for this process.
 fn reaped(program: Pid) -> Result<Option<End>, Errno> {
     let mut end = None;
     loop {
@@ -270,7 +272,7 @@ fn reaped(program: Pid) -> Result<Option<End>, Errno> {
         }
         if let Some(signal) = status.stopping_signal() {
             let of_jobs = [Signal::TSTP, Signal::TTIN, Signal::TTOU].map(Signal::as_raw);
-            // A program with a process group of its own is another job.
+            // A program with its own process group is a separate job.
             if of_jobs.contains(&signal) && getpgid(Some(program)) == Ok(getpgrp()) {
                 kill_process(getpid(), Signal::STOP)?;
             }

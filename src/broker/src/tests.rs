@@ -1,4 +1,4 @@
-//! The page of errors has each failure of the broker as it is printed.
+//! The page of errors quotes each failure of the broker exactly as it is printed.
 
 #[path = "../../../tests/book/page.rs"]
 mod page;
@@ -21,7 +21,7 @@ fn errno(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
-/// The error of this policy.
+/// Returns the error of this policy.
 fn wrong(text: &str) -> PolicyError {
     let checked = Policy::parse(text).and_then(|policy| policy.check());
     checked.unwrap_err()

@@ -1,6 +1,6 @@
-//! The facts of a sandbox's devices, as a tree of sysfs that has no other device.
+//! The description of a sandbox's devices, as a tree like sysfs that contains no other devices.
 //!
-//! Files have the bytes that sysfs has. A link leads to the same place as in sysfs, inside the tree.
+//! Files have the same contents as in sysfs. Each link leads to the same path as in sysfs, inside the tree.
 
 use core::fmt;
 use std::collections::BTreeSet;
@@ -12,13 +12,14 @@ use doorbell_sandbox::{Tree, TreeEntry};
 
 use crate::policy::Policy;
 
-/// Entries of a tree at most: more than 500 ports with full tables of GIDs. Each takes a page of memory in a sandbox.
+/// Maximum number of entries of a tree, enough for more than 500 ports with full tables of GIDs. Each entry takes a page of memory in a
+/// sandbox.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// Bytes of a file that are taken: sysfs has no longer text.
+/// Maximum number of bytes that are read from a file. sysfs has no longer text.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// Entries of a table of a port, at most: indices have 16 bits.
+/// Maximum number of entries of a port's table: indices have 16 bits.
 const TABLE_MAX: u32 = 1 << 16;
 
 /// Files of a device.
@@ -66,20 +67,20 @@ const OF_PCI: [&str; 13] = [
     "max_link_width",
 ];
 
-/// The topology cannot be made.
+/// Reason why the topology cannot be created.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// A folder or a file cannot be read or made.
+    /// A folder or a file cannot be read or created.
     File {
         /// Its path.
         path: PathBuf,
         /// The reason.
         error: io::Error,
     },
-    /// It has more entries than any host.
+    /// The topology has more entries than expected of any host.
     TooLarge,
-    /// The program has no mount namespace of its own.
+    /// The program has no separate mount namespace.
     Namespaces,
 }
 
@@ -97,10 +98,10 @@ impl fmt::Display for TopologyError {
 
 impl core::error::Error for TopologyError {}
 
-/// Writes the facts of the devices of a policy into a new folder, with `snapshot` as its `topology.json`.
+/// Writes the description of the policy's devices into a new folder, with `snapshot` as its `topology.json`.
 ///
 /// # Errors
-/// The folder is there, or cannot be made; or a device is read while it goes.
+/// The folder exists, or cannot be created; or a device is removed while it is read.
 pub fn write_topology(policy: &Policy, folder: &Path, snapshot: &[u8]) -> Result<(), TopologyError> {
     fs::create_dir(folder).map_err(|error| TopologyError::File {
         path: folder.to_owned(),
@@ -113,7 +114,7 @@ pub fn write_topology(policy: &Policy, folder: &Path, snapshot: &[u8]) -> Result
     })
 }
 
-/// The facts of the devices of a policy, to be found at this folder.
+/// The description of the policy's devices, to be mounted at `at`.
 pub(crate) fn tree(policy: &Policy, at: &Path, snapshot: &[u8]) -> Result<Tree, TopologyError> {
     tree_of(Path::new("/sys"), policy, at, snapshot)
 }
@@ -158,7 +159,7 @@ fn tree_of(root: &Path, policy: &Policy, at: &Path, snapshot: &[u8]) -> Result<T
     Ok(look.tree)
 }
 
-/// Classes of sysfs whose entries are of RDMA devices.
+/// Classes of sysfs whose entries belong to RDMA devices.
 const CLASSES: [&str; 4] = [
     "class/infiniband",
     "class/infiniband_verbs",
@@ -166,7 +167,7 @@ const CLASSES: [&str; 4] = [
     "class/infiniband_cm",
 ];
 
-/// Folders that cover these classes, each with the links of the devices of a policy alone, and its files. None for a class that is not there.
+/// Trees that cover these classes, each with the links of the policy's devices, and the files. A class that does not exist has no tree.
 pub(crate) fn classes(policy: &Policy) -> Vec<Tree> {
     classes_of(Path::new("/sys"), policy)
 }
@@ -176,7 +177,7 @@ fn classes_of(root: &Path, policy: &Policy) -> Vec<Tree> {
     let tree = |at: PathBuf| {
         let entry = |name: String| {
             let path = at.join(&name);
-            // A link of sysfs has no root: it leads to the same place from here.
+            // Links of sysfs are relative: they lead to the same path from here.
             if let Ok(target) = fs::read_link(&path) {
                 let of_device = fs::read_to_string(path.join("ibdev")).ok();
                 let device = of_device.as_deref().map_or(name.as_str(), str::trim_end);
@@ -192,7 +193,7 @@ fn classes_of(root: &Path, policy: &Policy) -> Vec<Tree> {
     there.filter(|at| at.is_dir()).map(tree).collect()
 }
 
-/// The names in a folder, sorted; none if it cannot be read.
+/// The names in a folder, sorted. Empty if it cannot be read.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     let mut names: Vec<String> = entries
@@ -219,7 +220,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Makes a folder and those that it is in.
+    /// Adds a folder and its parents.
     fn folder(&mut self, path: &Path) -> Result<(), TopologyError> {
         let mut above = PathBuf::new();
         for part in path.components() {
@@ -229,7 +230,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// The place in the tree that a path leads to, which the same path of sysfs leads to. `None` if it is outside, or gone.
+    /// Resolves a path in sysfs, and returns the same path in the tree. `None` if it is outside of sysfs, or does not exist.
     fn place(&self, path: &Path) -> Result<Option<PathBuf>, TopologyError> {
         let root = self.root.canonicalize().map_err(|error| TopologyError::File {
             path: self.root.to_owned(),
@@ -239,7 +240,7 @@ impl Look<'_> {
         Ok(place.and_then(|place| Some(place.strip_prefix(root).ok()?.to_owned())))
     }
 
-    /// Makes a link to a place, by the way up and down.
+    /// Adds a relative link.
     fn link(&mut self, from: &Path, to: &Path) -> Result<(), TopologyError> {
         let folder = from.parent().unwrap_or(Path::new(""));
         self.folder(folder)?;
@@ -254,7 +255,7 @@ impl Look<'_> {
         Some(text)
     }
 
-    /// Copies the files of a folder that are there and can be read.
+    /// Copies the files of a folder that exist and can be read.
     fn files(&mut self, folder: &Path, names: &[&str]) -> Result<(), TopologyError> {
         self.folder(folder)?;
         for name in names {
@@ -307,7 +308,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// A function, and the bridges above it.
+    /// Adds a PCI function, and the bridges above it.
     fn pci(&mut self, function: &Path) -> Result<(), TopologyError> {
         let devices = Path::new("devices");
         for place in function.ancestors().take_while(|place| *place != devices) {

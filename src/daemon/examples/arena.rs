@@ -1,8 +1,8 @@
 //! Two processes on nodes with `doorbell serve`: one owns an arena, the other writes, reads and counts there.
 //!
 //! ```text
-//! arena SOCKET own ENDS         until the other endpoint has written and said so, and has gone, so many times
-//! arena SOCKET use NODE ROUNDS  asks the owner on that node for a grant and uses it, anew after each end of a daemon
+//! arena SOCKET own ENDS         runs until the other endpoint has written, has reported that, and has gone, ENDS times
+//! arena SOCKET use NODE ROUNDS  asks the owner on that node for a grant and uses it, again after each end of a daemon
 //! ```
 use core::{error::Error, time::Duration};
 use std::{env, path::Path};
@@ -19,7 +19,7 @@ const PAGE: ArenaRange = ArenaRange {
     bytes: 4096,
 };
 
-/// Bytes of an arena, and of what is offered to those who ask for it.
+/// Size of an arena. The first half is offered to the clients that ask.
 const ARENA_BYTES: usize = 16 << 20;
 const OFFERED: ArenaRange = ArenaRange {
     offset: 0,
@@ -56,7 +56,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Grants the first page to whoever asks, and offers half of the arena to whoever asks for an offer.
+/// Grants the first page to each client that asks for a grant, and offers half of the arena to each client that asks for an
+/// offer.
 fn own(client: &mut Client, ends: u32) -> Result<(), Box<dyn Error>> {
     let (mut asked, mut last, mut seen) = (None, None, 0);
     while seen < ends {
@@ -78,7 +79,7 @@ fn own(client: &mut Client, ends: u32) -> Result<(), Box<dyn Error>> {
         } else if let Some((to, _)) = asked {
             let grant = client.grant(to, PAGE, RemoteAccess::ALL)?;
             client.send(to, &grant.to_bytes())?;
-            // One that ended with a daemon is gone already.
+            // A grant that ended with a daemon cannot be revoked any more.
             let _ = last.replace(grant).map(|before| client.revoke(&before));
         }
         asked = None;
@@ -86,7 +87,7 @@ fn own(client: &mut Client, ends: u32) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Asks for a grant, and uses it: a WRITE that comes back as it was by a READ, a hundred additions, and a word to the owner.
+/// Asks for a grant, and uses it: a WRITE whose bytes a READ returns, a hundred additions, and a message to the owner.
 fn use_it(client: &mut Client, node: NodeNumber, round: u32) -> Result<(), Box<dyn Error>> {
     let owner = EndpointAddress { node, endpoint: 0 };
     let bytes = [round.to_le_bytes()[0].max(1); PAGE.bytes];

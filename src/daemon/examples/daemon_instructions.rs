@@ -1,8 +1,8 @@
 //! Moves messages of 64 bytes between two processes of a node daemon, for callgrind to count: `daemon_instructions BATCH ROUNDS [ENDPOINTS]`.
 //!
-//! Both endpoints and the router are in this program, over memory that they share as processes do. `measured_send` takes and publishes a
-//! batch, `measured_route` is one poll of the router that finds it, and `measured_receive` one poll of the receiver. Further ENDPOINTS are
-//! attached and idle. Their own sides are closed, so memory that is in use at the end is the router's.
+//! Both endpoints and the router are in this program, and share memory as processes do. `measured_send` takes and publishes a batch.
+//! `measured_route` is the one poll of the router that finds the batch. `measured_receive` is the one poll of the receiver. ENDPOINTS more
+//! endpoints are attached and idle. Their client sides are closed, so the memory in use at the end belongs to the router.
 use core::error::Error;
 use core::hint::black_box;
 use std::env;
@@ -83,6 +83,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     println!("{rounds} rounds of {batch}, beside {idle} idle endpoints");
-    // Memory that is in use now is what a checker of memory reports.
+    // Leak checkers report the memory that is in use at this point.
     std::process::exit(0);
 }

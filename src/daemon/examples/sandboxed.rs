@@ -1,8 +1,9 @@
-//! A process that may do nothing but sleep at the daemon's socket and print, and that reaches another node's memory by RDMA all the same.
+//! A process whose seccomp filter allows little more than sleeping at the daemon's socket and printing. It still accesses another node's
+//! memory by RDMA.
 //!
 //! ```text
 //! arena SOCKET own 1                     the owner of the memory, see the example `arena`
-//! sandboxed SOCKET NODE ROUNDS           writes, reads and counts there, and takes a half of that memory
+//! sandboxed SOCKET NODE ROUNDS           writes, reads and counts there, and takes half of that memory in a transfer
 //! sandboxed SOCKET NODE ROUNDS forbidden opens a file at the end, and is killed for that
 //! ```
 use core::{error::Error, time::Duration};
@@ -83,11 +84,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let _ = std::fs::File::open(socket);
         println!("a file could be opened");
     }
-    // Nothing is dropped: closing the memory and the socket are calls, too.
+    // Nothing is dropped, since closing the memory and the socket would need system calls.
     std::process::exit(0)
 }
 
-/// Waits for so many messages or ends. Returns the last message.
+/// Waits for this many messages or ends. Returns the last message.
 fn events(client: &mut Client, count: usize) -> Result<Vec<u8>, Box<dyn Error>> {
     let (mut last, mut seen, mut wrong) = (Vec::new(), 0, None);
     while seen < count {

@@ -1,6 +1,6 @@
-//! A process's end of the daemon: its endpoint, and the socket by which it sleeps and wakes the daemon.
+//! The client side of the daemon: the endpoint of a process, and the socket on which it sleeps and by which it wakes the daemon.
 //!
-//! If the daemon ends, the client attaches to the next one, under its name and with the bytes of its arena.
+//! If the daemon ends, the client attaches to the next daemon, under the same name and with the contents of its arena.
 
 use core::fmt;
 use core::time::Duration;
@@ -19,48 +19,48 @@ use crate::packet::{AttachRequest, Packet};
 use crate::reason::{AttachRefusal, CutReason};
 use crate::serving::socket::{Came, PacketSocket};
 
-/// How often a connection is tried anew while the daemon has as many in its queue as fit, or while there is none.
+/// Interval between connection attempts while the daemon's backlog is full, or while no daemon listens.
 const RETRY_EVERY: Duration = Duration::from_millis(1);
 
-/// How long a client looks for the next daemon.
+/// Default time within which a client has to find the next daemon.
 const REATTACH_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the daemon may take to have room for a farewell.
+/// Longest time that [`Client::detach`] waits for room in the socket.
 const DETACHED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Reason why a client cannot attach, or go on.
+/// Reason why a client cannot attach, or cannot continue.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The daemon refuses the process.
+    /// The daemon refused to attach the process.
     Refused(AttachRefusal),
-    /// The daemon cut this client off: what it wrote into its rings was not in order.
+    /// The daemon cut this client off, since the client violated the protocol.
     Cut(CutReason),
-    /// The daemon is gone, and no other one came in time ([`Client::set_reattach_within`]): attach again once there is another.
+    /// The daemon ended, and no other daemon came in time ([`Client::set_reattach_within`]): attach again once there is another.
     DaemonGone,
     /// The daemon did not answer by the deadline.
     TooLate,
-    /// The memory could not be made.
+    /// The memory could not be created.
     Memory(SharedMemoryError),
-    /// The daemon broke the protocol of the rings.
+    /// The daemon violated the protocol of the rings.
     Broken(EndpointRefusal),
-    /// No daemon listens at the path, or this user may not reach it.
+    /// No daemon listens at the path, or this user has no permission to connect to it.
     Connect {
         /// The path.
         path: PathBuf,
         /// The error.
         error: io::Error,
     },
-    /// The process that listens at the path may be anybody's, so the job's key is not sent to it.
+    /// The process that listens at the path may belong to any user, so the job's key is not sent to it.
     Stranger {
         /// The path.
         path: PathBuf,
-        /// The user of that process.
+        /// The user ID of that process.
         uid: u32,
     },
-    /// A call of the system failed.
+    /// A system call failed.
     System {
-        /// The call.
+        /// The name of the system call.
         call: &'static str,
         /// The error.
         error: io::Error,
@@ -94,7 +94,8 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> ClientError {
     move |error| ClientError::System { call, error }
 }
 
-/// A process that is attached to its node's daemon. Its peers learn of [`Client::detach`] as such; dropping it is reported as a death.
+/// A process that is attached to its node's daemon. After [`Client::detach`] its peers receive the reason "detached"; after a drop they
+/// receive "died".
 #[derive(Debug)]
 pub struct Client {
     endpoint: Endpoint,
@@ -104,36 +105,37 @@ pub struct Client {
     request: AttachRequest,
     epoch: u64,
     reattach_within: Duration,
-    /// The daemon is gone.
+    /// Set while the daemon is gone.
     lost: Option<Lost>,
 }
 
-/// A client without a daemon.
+/// State of a client whose daemon is gone.
 #[derive(Debug)]
 struct Lost {
     until: Deadline,
-    /// New memory, and the socket over which it was sent.
+    /// New memory that was sent with an attach packet, and the socket of that attempt.
     attempt: Option<(Endpoint, PacketSocket)>,
-    /// Memory of an attempt that came to nothing.
+    /// Memory of a failed attempt, to be used for the next one.
     spare: Option<Endpoint>,
-    /// Why the last attempt was refused, by a daemon that may take the next one.
+    /// Reason for which the last attempt was refused, if a later attempt may succeed.
     refusal: Option<AttachRefusal>,
 }
 
-/// An answer to an attach packet.
+/// Answer to an attach packet.
 struct Answer {
     node: NodeNumber,
     epoch: u64,
     incarnation: u64,
 }
 
-/// Sends an attach packet with memory that no daemon has, spare or new, to the daemon at a path. `None` while none takes it.
+/// Sends an attach packet to the daemon at a path, with the spare memory or new memory. Returns `None` while the backlog is full.
 fn begin(
     path: &Path,
     request: &AttachRequest,
     spare: &mut Option<Endpoint>,
 ) -> Result<Option<(Endpoint, PacketSocket)>, ClientError> {
-    // The memory first, which takes long: a daemon waits for a packet for a limited time, and few connections may be without one.
+    // Allocates the memory first, which takes long: the daemon waits for an attach packet for a limited time, and limits the connections
+    // without one.
     let endpoint = match spare.take() {
         Some(endpoint) => endpoint,
         None => Endpoint::new(request.layout).map_err(ClientError::Memory)?,
@@ -157,15 +159,15 @@ fn begin(
         return Err(ClientError::Stranger { path, uid });
     }
     match socket.send(&Packet::Attach(*request), &endpoint.descriptors()) {
-        // Refused before it was read: the reason is there.
+        // The daemon refused the connection before it read the packet: the reason can still be received.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         sent => drop(sent.map_err(failed("sendmsg"))?),
     }
     Ok(Some((endpoint, socket)))
 }
 
-/// Whether the process of a user that listens at a path may know the job's key: root, this user, or the user of a folder that nobody else
-/// can have put there.
+/// Whether the job's key may be sent to a process of this user that listens at this path. The user has to be root, this process's user, or
+/// the owner of a folder in which no other user can have created the socket.
 fn may_know(path: &Path, uid: u32) -> io::Result<bool> {
     if uid == 0 || uid == rustix::process::geteuid().as_raw() {
         return Ok(true);
@@ -174,7 +176,7 @@ fn may_know(path: &Path, uid: u32) -> io::Result<bool> {
     let named = std::path::absolute(folder.unwrap_or_else(|| Path::new(".")))?;
     let real = std::fs::canonicalize(&named)?;
     let mut folders = Vec::new();
-    // A user who may put a link into a named folder decides which folders the real ones are.
+    // Both paths are checked: a user who can place a symbolic link in the named path chooses the real folders.
     for folder in real.ancestors().chain(named.ancestors()) {
         let stat = rustix::fs::stat(folder)?;
         folders.push((stat.st_uid, stat.st_mode));
@@ -182,19 +184,19 @@ fn may_know(path: &Path, uid: u32) -> io::Result<bool> {
     Ok(is_of(uid, &folders))
 }
 
-/// Whether a folder is of a user, and no other one but root may write to it and to those above it: each with its user and mode, the
-/// folder first.
+/// Whether the first folder belongs to a user, and only this user and root can write to it and to the folders above it. Each entry is owner
+/// and mode.
 fn is_of(uid: u32, folders: &[(u32, u32)]) -> bool {
     let is_closed = |(of, mode): &(u32, u32)| (*of == 0 || *of == uid) && mode & 0o022 == 0;
     folders.first().is_some_and(|(of, _)| *of == uid) && folders.iter().all(is_closed)
 }
 
-/// Whether it may be otherwise soon.
+/// Whether a later attempt may succeed.
 const fn is_for_now(refusal: AttachRefusal) -> bool {
     leaves_memory(refusal) || matches!(refusal, AttachRefusal::NoMemory)
 }
 
-/// Whether a daemon that refuses for this reason has not looked at the memory, and it may be otherwise soon.
+/// Whether a later attempt may succeed, and the daemon has not touched the memory, so that it can be sent again.
 const fn leaves_memory(refusal: AttachRefusal) -> bool {
     matches!(
         refusal,
@@ -205,7 +207,7 @@ const fn leaves_memory(refusal: AttachRefusal) -> bool {
     )
 }
 
-/// Looks for the answer to an attach packet. `None` if none is there by the deadline.
+/// Waits for the answer to an attach packet. Returns `None` if it has not come by the deadline.
 fn answer(socket: &PacketSocket, deadline: Deadline) -> Result<Option<Answer>, ClientError> {
     loop {
         match socket.receive().map_err(failed("recvmsg"))? {
@@ -233,22 +235,22 @@ fn answer(socket: &PacketSocket, deadline: Deadline) -> Result<Option<Answer>, C
 }
 
 impl Client {
-    /// Attaches this process to the daemon that listens at `path`, by the deadline. It waits and makes system calls.
+    /// Attaches this process to the daemon that listens at `path`. Blocks until the deadline at most, and makes system calls.
     ///
     /// # Errors
-    /// No daemon listens there, or a process that may be anybody's; it refuses this process with its reason, or it does not answer by the
-    /// deadline.
+    /// No daemon listens there; the listening process may belong to any user; the daemon refuses this process, with its reason; or the daemon
+    /// does not answer by the deadline.
     pub fn attach(path: &Path, request: &AttachRequest, deadline: Deadline) -> Result<Self, ClientError> {
         let mut spare = None;
         let (mut endpoint, socket, answer) = loop {
             if let Some((endpoint, socket)) = begin(path, request, &mut spare)? {
                 match answer(&socket, deadline) {
-                    // Others of this user are about to attach, too, or left something that is not closed yet.
+                    // Other processes of this user are attaching, or their connections are not closed yet.
                     Err(ClientError::Refused(AttachRefusal::TooManyPending)) => spare = Some(endpoint),
                     Err(ClientError::Refused(AttachRefusal::TooLate)) if !deadline.has_passed(now()) => {
                         spare = Some(endpoint);
                     }
-                    // The daemon is short of something.
+                    // The daemon lacks descriptors or memory.
                     Err(ClientError::Refused(AttachRefusal::NoDescriptors | AttachRefusal::NoMemory))
                         if !deadline.has_passed(now()) => {}
                     answer => break (endpoint, socket, answer?.ok_or(ClientError::TooLate)?),
@@ -276,25 +278,24 @@ impl Client {
         })
     }
 
-    /// Sets how long [`Client::wait`] looks for the next daemon after the end of this one: five seconds by default, and not at all if it
-    /// is zero.
+    /// Sets how long [`Client::wait`] looks for another daemon after its daemon has ended. The default is five seconds; zero disables it.
     pub const fn set_reattach_within(&mut self, time: Duration) {
         self.reattach_within = time;
     }
 
-    /// The number of the daemon. It rises whenever this client comes to another one.
+    /// Epoch of the daemon. It increases each time this client attaches to another daemon.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The address by which the endpoints of its job reach it.
+    /// Address of this endpoint for the other endpoints of its job.
     #[must_use]
     pub const fn address(&self) -> EndpointAddress {
         self.address
     }
 
-    /// Takes a message, as [`Endpoint::send`] does: [`Client::poll`] publishes it.
+    /// Queues a message, as [`Endpoint::send`] does. [`Client::poll`] publishes it.
     ///
     /// # Errors
     /// As for [`Endpoint::send`].
@@ -304,7 +305,7 @@ impl Client {
         self.endpoint.send(to, message)
     }
 
-    /// Grants a range of the arena, as [`Endpoint::grant`] does: [`Client::poll`] publishes it.
+    /// Grants access to a range of the arena, as [`Endpoint::grant`] does. [`Client::poll`] publishes the grant.
     ///
     /// # Errors
     /// As for [`Endpoint::grant`].
@@ -318,7 +319,7 @@ impl Client {
         self.endpoint.grant(to, range, access)
     }
 
-    /// Revokes a grant, as [`Endpoint::revoke`] does: [`Client::poll`] publishes it.
+    /// Revokes a grant, as [`Endpoint::revoke`] does. [`Client::poll`] publishes the revocation.
     ///
     /// # Errors
     /// As for [`Endpoint::revoke`].
@@ -327,7 +328,7 @@ impl Client {
         self.endpoint.revoke(grant)
     }
 
-    /// Takes an operation on the arena of another process, as [`Endpoint::request`] does: [`Client::poll`] publishes it.
+    /// Queues an operation on the arena of another process, as [`Endpoint::request`] does. [`Client::poll`] publishes it.
     ///
     /// # Errors
     /// As for [`Endpoint::request`].
@@ -342,7 +343,7 @@ impl Client {
         self.endpoint.request(grant, offset, operation)
     }
 
-    /// Offers a range of the arena to be taken, as [`Endpoint::offer`] does: [`Client::poll`] publishes it.
+    /// Offers a range of the arena to another process, as [`Endpoint::offer`] does. [`Client::poll`] publishes the offer.
     ///
     /// # Errors
     /// As for [`Endpoint::offer`].
@@ -356,7 +357,7 @@ impl Client {
         self.endpoint.offer(to, range, deadline)
     }
 
-    /// Takes what another process offered, as [`Endpoint::take`] does. [`Client::poll`] and [`Client::wait`] go on with it.
+    /// Takes a range that another process offered, as [`Endpoint::take`] does. [`Client::poll`] and [`Client::wait`] advance the transfer.
     ///
     /// # Errors
     /// As for [`Endpoint::take`].
@@ -370,12 +371,12 @@ impl Client {
         self.endpoint.take(offer, offset, deadline)
     }
 
-    /// Ends a transfer before it is done, as [`Endpoint::cancel`] does.
+    /// Cancels a transfer, as [`Endpoint::cancel`] does.
     pub fn cancel(&mut self, transfer: ArenaTransfer) -> bool {
         self.endpoint.cancel(transfer)
     }
 
-    /// The bytes of a transfer that arrived, as [`Endpoint::landed`] says.
+    /// Number of bytes of a transfer that have arrived, as [`Endpoint::landed`] returns it.
     #[must_use]
     pub fn landed(&self, transfer: ArenaTransfer) -> Option<u64> {
         self.endpoint.landed(transfer)
@@ -387,12 +388,12 @@ impl Client {
         self.endpoint.arena()
     }
 
-    /// Publishes the messages that were taken, and gives each event that is there to `each`. It makes a system call only if the daemon
-    /// sleeps and has to be woken. The end of the daemon is found by [`Client::wait`], which looks for the next one: so wait if nothing
-    /// comes, or if there is no room.
+    /// Publishes the queued submissions and passes all pending events to `each`. It makes a system call only to wake a sleeping daemon. Only
+    /// [`Client::wait`] detects that the daemon has ended, and looks for the next daemon. So call it when no event arrives, or while there is
+    /// no room.
     ///
     /// # Errors
-    /// The daemon broke the protocol, or it cut this process off.
+    /// The daemon violated the protocol, or it cut this process off.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(EndpointEvent<'_>)) -> Result<(), ClientError> {
         let mut must_wake = self.endpoint.poll(&mut each).map_err(ClientError::Broken)?;
@@ -405,13 +406,14 @@ impl Client {
         Ok(())
     }
 
-    /// Polls, and sleeps while there is nothing to do: until there was an event, until there is room again if there was none for a
-    /// message, or until the deadline. Returns whether there was an event or there is room.
+    /// Polls, and sleeps if there is nothing to do: until an event arrives, until there is room again (if there was none), or until the
+    /// deadline. Returns whether there was an event or there is room again.
     ///
-    /// If the daemon is gone, it attaches to the next one, and [`EndpointEvent::Restarted`] says so. Until then, nothing is taken.
+    /// If the daemon has ended, the client attaches to the next daemon and reports [`EndpointEvent::Restarted`]. Until then it accepts no
+    /// submissions.
     ///
     /// # Errors
-    /// As for [`Client::poll`]; no other daemon came in time, or it refuses this process.
+    /// As for [`Client::poll`]; no other daemon came in time, or the next daemon refuses this process.
     pub fn wait(
         &mut self,
         deadline: Deadline,
@@ -421,13 +423,13 @@ impl Client {
         loop {
             let mut count = 0_u32;
             let was_lost = self.lost.is_some();
-            // The last events of a daemon that is gone, too.
+            // A daemon that has ended may have left events in the ring.
             self.poll(|event| {
                 count = count.saturating_add(1);
                 each(event);
             })?;
             if count == 0 && self.lost.is_some() {
-                // It may have published more between that look and its end.
+                // The daemon may have published more events after that poll and before its end.
                 if !was_lost {
                     continue;
                 }
@@ -457,18 +459,18 @@ impl Client {
         }
     }
 
-    /// Says farewell: its peers learn that it detached. All messages that were published before are routed first, if there is room for
-    /// them; those without room are lost.
+    /// Detaches this process, and reports so to its peers. The daemon first routes all messages that were published before, as far as there
+    /// is room for them; the others are lost.
     ///
     /// # Errors
-    /// The daemon is gone, it cut this process off, or it takes no packet for a second.
+    /// The daemon is gone, it cut this process off, or the socket has no room for a second.
     pub fn detach(mut self) -> Result<(), ClientError> {
         self.poll(|_| {})?;
         let deadline = within(DETACHED_WITHIN);
         loop {
             match self.socket.send(&Packet::Detach, &[]) {
                 Ok(true) => return Ok(()),
-                // Packets that woke it wait there.
+                // The socket is full of packets that wake the daemon.
                 Ok(false) if deadline.has_passed(now()) => return Err(ClientError::TooLate),
                 Ok(false) => std::thread::sleep(RETRY_EVERY),
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -479,7 +481,7 @@ impl Client {
         }
     }
 
-    /// The endpoint. Writing into its memory by hand can only get this process cut off.
+    /// The endpoint. If the caller writes into its memory directly, the daemon may cut this process off.
     #[must_use]
     pub const fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -506,7 +508,7 @@ impl Client {
         }
     }
 
-    /// Notes that the daemon is gone.
+    /// Records that the daemon is gone.
     fn lose(&mut self) -> Result<(), ClientError> {
         if self.reattach_within.is_zero() {
             return Err(ClientError::DaemonGone);
@@ -522,7 +524,7 @@ impl Client {
         Ok(())
     }
 
-    /// Back-pressure while there is no daemon.
+    /// Backpressure while there is no daemon.
     const fn check(&self) -> Result<(), EndpointRefusal> {
         if self.lost.is_some() {
             return Err(EndpointRefusal::Full);
@@ -530,14 +532,14 @@ impl Client {
         Ok(())
     }
 
-    /// Attaches to the next daemon. `None` at the deadline: the next call goes on.
+    /// Attaches to the next daemon. Returns `None` at the deadline; the next call continues.
     fn reattach(&mut self, deadline: Deadline) -> Result<Option<EndpointEvent<'static>>, ClientError> {
         while let Some(lost) = &mut self.lost {
             if lost.until.has_passed(now()) {
                 return Err(lost.refusal.map_or(ClientError::DaemonGone, ClientError::Refused));
             }
             let Some((mut endpoint, socket)) = lost.attempt.take() else {
-                // There is none for any reason: there may be another one soon.
+                // No connection, whatever the reason: another daemon may start soon.
                 lost.attempt = match begin(&self.path, &self.request, &mut lost.spare) {
                     Err(stranger @ ClientError::Stranger { .. }) => return Err(stranger),
                     begun => begun.unwrap_or_default(),
@@ -556,21 +558,21 @@ impl Client {
                     lost.attempt = Some((endpoint, socket));
                     break;
                 }
-                // The daemon may not have noticed yet that another attempt of ours ended.
+                // The daemon may not have noticed yet that the previous attempt of this client ended.
                 Err(ClientError::Refused(refusal)) if is_for_now(refusal) => {
                     lost.spare = leaves_memory(refusal).then_some(endpoint);
                     lost.refusal = Some(refusal);
                     std::thread::sleep(RETRY_EVERY);
                     continue;
                 }
-                // It ended itself, and may have taken the memory before.
+                // The daemon ended, and may have sealed the memory before.
                 Err(ClientError::DaemonGone) => {
                     std::thread::sleep(RETRY_EVERY);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            // A daemon that began before this client's is none that took its place.
+            // A daemon with a lower epoch is not a successor of this client's daemon.
             if answer.epoch <= self.epoch || answer.node != self.address.node {
                 std::thread::sleep(RETRY_EVERY);
                 continue;
@@ -587,15 +589,15 @@ impl Client {
     }
 }
 
-/// The socket to the daemon, at which [`Client::wait`] sleeps, and which wakes the daemon. It is the one descriptor that a process uses
-/// after it has attached. Another daemon has another one: a process whose filter names this one sets [`Client::set_reattach_within`] to zero.
+/// The socket to the daemon. [`Client::wait`] sleeps on it, and the client wakes the daemon by it. After attaching, the process uses no other
+/// descriptor. Each daemon has a new socket. If a seccomp filter allows only this descriptor, set [`Client::set_reattach_within`] to zero.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// Sleeps until something comes. `false` at the deadline, or if a signal came.
+/// Sleeps until the socket is readable. Returns `false` at the deadline, or after a signal.
 fn sleep(socket: &PacketSocket, deadline: Deadline) -> Result<bool, ClientError> {
     let timeout = Timespec::try_from(deadline.remaining(now())).ok();
     match rustix::event::poll(&mut [PollFd::new(socket, PollFlags::IN)], timeout.as_ref()) {

@@ -1,4 +1,4 @@
-//! The daemon's view of one client. Nothing that the client can write is believed here: its rings are read by copies that are checked.
+//! The daemon's state of one client. The daemon trusts nothing that the client can write: it copies ring entries, then validates the copy.
 
 use core::sync::atomic::AtomicU32;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,13 +18,13 @@ use crate::routes::Routes;
 use crate::settled::Settled;
 use crate::status::Traffic;
 
-/// Messages and operations of a pair of endpoints on two nodes that are on their way at most: credits that each pair has.
+/// Maximum number of messages and operations in flight from one endpoint to one endpoint of another node. These are the credits of a pair.
 pub(crate) const PAIR_CREDITS: usize = 16;
 
-/// Bytes whose pages are put into the page table at a time.
+/// Number of bytes whose pages are mapped in one step.
 const POPULATED_BYTES: usize = 256 << 10;
 
-/// A message or an operation of another node that waits for room, or behind one that does.
+/// A message or an operation from another node that waits for room in the ring, or that is queued behind such a message.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) from: EndpointAddress,
@@ -33,30 +33,30 @@ pub(crate) struct Arrived {
     /// The operation; `None` for a message.
     pub(crate) asked: Option<Asked>,
     pub(crate) payload: Vec<u8>,
-    /// Bytes that it takes while it waits.
+    /// Bytes that it occupies while it waits.
     pub(crate) bytes: u64,
 }
 
 impl Arrived {
-    /// The bytes that go to its node once it is carried out.
+    /// Bytes that are sent back to the requesting node after the operation.
     pub(crate) fn fetched(&self) -> u32 {
         self.asked.map_or(0, |asked| asked.action.fetched(asked.bytes))
     }
 }
 
-/// Something that waits for room, in order.
+/// An entry of the queue for the client's event ring.
 #[derive(Debug)]
 pub(crate) enum Waiting {
-    /// Apart, since few clients have any.
+    /// Boxed, since few clients have any.
     Arrived(Box<Arrived>),
-    /// A report, and the position of the submission whose outcome it is.
+    /// A report, and the position of the submission whose outcome it is, if there is one.
     Report(Report, Option<u64>),
 }
 
-/// Outcome of an operation: the value that was fetched, and the bytes.
+/// Outcome of an operation: the fetched value, and the bytes that were read.
 pub(crate) type Outcome = Result<(u64, Vec<u8>), UndeliveredReason>;
 
-/// Something that waits no longer.
+/// An entry that has left the queue.
 #[derive(Debug)]
 pub(crate) enum Reported {
     Message(Arrived),
@@ -64,16 +64,16 @@ pub(crate) enum Reported {
     Report,
 }
 
-/// A message or an operation on its way to another node.
+/// A message or an operation in flight to another node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InFlight {
-    /// The router's number.
+    /// The router's sequence number.
     pub(crate) sequence: u64,
-    /// The client's number.
+    /// The client's own number.
     pub(crate) number: u64,
-    /// Its position among the client's submissions.
+    /// Position among the client's submissions.
     pub(crate) position: u64,
-    /// The operation, and the offset of its bytes in the client's own arena; `None` for a message.
+    /// The operation, and the offset of its bytes in the client's own arena. `None` for a message.
     pub(crate) operation: Option<(Asked, u64)>,
 }
 
@@ -90,33 +90,33 @@ pub(crate) struct Client {
     arena: Option<SharedArena>,
     pub(crate) grants: GrantTable,
     pub(crate) routes: Routes,
-    /// Endpoints that it exchanged messages with, and that are there.
+    /// Endpoints that this client exchanged messages with, and that still exist.
     pub(crate) contacts: BTreeSet<EndpointAddress>,
-    /// Messages and operations for other nodes without an outcome, in order.
+    /// Messages and operations to other nodes that have no outcome yet, in order.
     in_flight: BTreeMap<EndpointAddress, VecDeque<InFlight>>,
-    /// How many of those are operations.
+    /// Number of operations among them.
     operations: u32,
     pub(crate) sent: u64,
     pub(crate) waiting: VecDeque<Waiting>,
-    /// READs of other nodes whose bytes have no room in the lane back, and all that came behind them of their pairs: nobody else waits for them.
-    /// `None` with most clients, each of which costs no more than a word.
+    /// READs from other nodes whose response has no room in the lane back, and all later requests of the same pairs. They do not block other
+    /// pairs. Most clients have none, so that the field costs one word.
     #[expect(
         clippy::box_collection,
         reason = "it is a quarter as large where there are none"
     )]
     pub(crate) stopped: Option<Box<VecDeque<Box<Arrived>>>>,
-    /// How many of those that wait did not arrive: reports that the client's own sending brought about, or its peers' ends.
+    /// Number of waiting reports that the client itself or the end of a peer caused, as opposed to arrived messages.
     owed: u32,
-    /// Bytes of messages and operations that were taken of it.
+    /// Bytes of messages and operations that the daemon took from the client.
     pub(crate) sent_bytes: u64,
-    /// Bytes of messages that it was given.
+    /// Bytes of messages that the daemon delivered to the client.
     received_bytes: u64,
     settled: Settled,
-    /// The position that the client knows to be settled.
+    /// The settled position that was last published to the client.
     announced: u64,
-    /// The bytes of cells and arena, one behind the other, whose pages are in the page table.
+    /// Number of bytes of the cells and then of the arena whose pages are mapped.
     populated: usize,
-    /// Whether reports were published since slots were handed back last.
+    /// Whether reports were published since slots were last returned.
     pub(crate) is_told: bool,
 }
 
@@ -158,7 +158,7 @@ impl Client {
         }
     }
 
-    /// Puts the next pages into the page table. Returns whether there were any.
+    /// Maps the next pages. Returns whether any were left.
     pub(crate) fn populate(&mut self) -> bool {
         let (cells, arena) = (self.cells.bytes(), self.arena.as_ref());
         let of = match arena {
@@ -179,7 +179,7 @@ impl Client {
         true
     }
 
-    /// The next submission, checked; it stays in the ring up to [`Client::take`].
+    /// Returns the next submission, validated. It stays in the ring until [`Client::take`].
     pub(crate) fn peek(&mut self) -> Result<Option<Submission>, CutReason> {
         let words = self.submissions.peek().map_err(|_| CutReason::Index)?;
         let parsed = words.map(|words| Submission::parse(&words, &self.layout));
@@ -190,7 +190,7 @@ impl Client {
     pub(crate) fn copy_payload(&self, bytes: u32, into: &mut Vec<u8>) {
         into.resize(bytes as usize, 0);
         let cell = self.layout.submission_cell(self.submissions.slot());
-        // Within the cells: the layout has one for each slot, and the length was checked against it.
+        // Always in bounds: the layout has a cell for each slot, and the length was checked against it.
         let is_copied = self.cells.copy_out(cell, into);
         debug_assert!(is_copied, "a cell lies in the memory");
     }
@@ -200,7 +200,7 @@ impl Client {
         self.settled.next()
     }
 
-    /// Takes the next submission, which has its outcome if it `is_settled`.
+    /// Takes the next submission off the ring. `is_settled` says that it already has its outcome.
     pub(crate) fn take(&mut self, is_settled: bool) {
         if is_settled {
             self.settled.take_settled();
@@ -210,25 +210,25 @@ impl Client {
         self.submissions.advance();
     }
 
-    /// Copies bytes out of its arena. `false` unless all lie within.
+    /// Copies bytes out of the client's arena. Returns `false` if the range is out of bounds.
     pub(crate) fn copy_out(&self, offset: u64, bytes: u32, into: &mut Vec<u8>) -> bool {
         into.resize(bytes as usize, 0);
         let arena = self.arena.as_ref().zip(usize::try_from(offset).ok());
         arena.map_or(bytes == 0, |(arena, offset)| arena.copy_out(offset, into))
     }
 
-    /// Copies bytes into its arena. `false` unless all lie within.
+    /// Copies bytes into the client's arena. Returns `false` if the range is out of bounds.
     pub(crate) fn copy_in(&self, offset: u64, from: &[u8]) -> bool {
         let arena = self.arena.as_ref().zip(usize::try_from(offset).ok());
         arena.map_or(from.is_empty(), |(arena, offset)| arena.copy_in(offset, from))
     }
 
-    /// Carries out an operation on its arena at an offset that was checked. Returns the value that was fetched. `payload` has the bytes
-    /// of a WRITE, and takes those of a READ.
+    /// Executes an operation on the client's arena at a validated offset. Returns the fetched value. `payload` holds the bytes of a WRITE, and
+    /// receives the bytes of a READ.
     pub(crate) fn carry_out(&self, asked: &Asked, offset: usize, payload: &mut Vec<u8>) -> u64 {
         let Some(arena) = &self.arena else { return 0 };
         let is_done = match asked.action {
-            // It moves nothing.
+            // An end transfers no bytes.
             Action::End(_) => true,
             Action::Write { .. } => arena.copy_in(offset, payload),
             Action::Read => {
@@ -244,19 +244,19 @@ impl Client {
         0
     }
 
-    /// Whether a report has room.
+    /// Whether the event ring has room for a report.
     pub(crate) fn has_room(&mut self) -> Result<bool, CutReason> {
         let room = self.events.room().map_err(|_| CutReason::Index)?;
         Ok(room > 0)
     }
 
-    /// Reports something, if there is room.
+    /// Stages a report if there is room.
     pub(crate) fn report(&mut self, report: &Report, payload: &[u8]) -> Result<bool, CutReason> {
         if !self.has_room()? {
             return Ok(false);
         }
         let cell = self.layout.event_cell(self.events.slot());
-        // Within the cells: no longer than one.
+        // Always in bounds: the payload is no longer than a cell.
         let is_copied =
             payload.len() <= self.layout.message_bytes() as usize && self.cells.copy_in(cell, payload);
         debug_assert!(is_copied, "a cell lies in the memory");
@@ -264,7 +264,7 @@ impl Client {
         self.events.stage(&report.words()).map_err(|_| CutReason::Index)
     }
 
-    /// Takes the next message of another client, if nothing waits before it, and there is room. `false` if it has to be routed.
+    /// Copies the next message of another client directly, if no entry waits and there is room. Returns `false` if the message has to be routed.
     #[inline]
     pub(crate) fn take_from(&mut self, sender: &Self, bytes: u32) -> bool {
         let is_next = bytes <= self.layout.message_bytes() && self.waiting.is_empty();
@@ -279,7 +279,7 @@ impl Client {
         is_staged
     }
 
-    /// Traffic of this client so far.
+    /// Traffic counts of this client.
     pub(crate) fn traffic(&self) -> Traffic {
         Traffic {
             submitted: self.settled.next(),
@@ -289,34 +289,34 @@ impl Client {
         }
     }
 
-    /// Submissions in the ring that are not taken.
+    /// Number of submissions in the ring that were not taken yet.
     pub(crate) fn queued(&self) -> u32 {
         self.submissions.waiting()
     }
 
-    /// Submissions that were taken and have no outcome.
+    /// Number of submissions that were taken and have no outcome yet.
     pub(crate) fn without_outcome(&self) -> u64 {
         self.settled.without_outcome()
     }
 
-    /// Whether anything waits for it.
+    /// Whether any entry waits for this client.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty() || self.stopped.is_some()
     }
 
-    /// How much waits for room in the ring.
+    /// Number of entries that wait for room.
     pub(crate) fn waits_for_room(&self) -> u64 {
         self.stopped().count().saturating_add(self.waiting.len()) as u64
     }
 
-    /// Publishes reports. Returns whether there were any.
+    /// Publishes staged reports. Returns whether there were any.
     pub(crate) fn publish(&mut self) -> bool {
         self.events.publish()
     }
 
-    /// Hands slots back, and says which submissions have an outcome. All clients' reports are published before: so a daemon that dies
-    /// now leaves no outcome that was announced and is not there. Returns whether there was anything.
+    /// Returns slots to the client, and publishes which submissions have an outcome. The reports of all clients are published before. So if the
+    /// daemon dies now, each outcome that was announced can be found. Returns whether there was anything to publish.
     pub(crate) fn hand_back(&mut self) -> bool {
         let through = self.settled.through();
         if through != self.announced {
@@ -331,12 +331,12 @@ impl Client {
         self.events.memory().flag(CLIENT_SLEEPS).is_some_and(must_wake)
     }
 
-    /// The flag at which the daemon sleeps.
+    /// The flag by which the daemon announces that it sleeps.
     pub(crate) fn daemon_flag(&self) -> Option<&AtomicU32> {
         self.events.memory().flag(DAEMON_SLEEPS)
     }
 
-    /// Whether it may exchange messages with this endpoint, which it then has as a contact.
+    /// Whether this client may exchange messages with an endpoint. If so, the endpoint becomes one of its contacts.
     pub(crate) fn meets(&mut self, other: EndpointAddress, contacts_max: usize) -> bool {
         if self.contacts.contains(&other) {
             return true;
@@ -348,7 +348,7 @@ impl Client {
         is_allowed
     }
 
-    /// Notes that an endpoint is gone: what it was granted ends, and it is reported if it was a contact.
+    /// Records that an endpoint is gone: its grants end, and its end is reported if it was a contact.
     pub(crate) fn lose(&mut self, who: EndpointAddress, reason: GoneReason) {
         self.grants.end_of(|other| other == who);
         if self.contacts.remove(&who) {
@@ -356,18 +356,18 @@ impl Client {
         }
     }
 
-    /// Has something reported once there is room: the outcome of the submission at this position, or what is none.
+    /// Queues a report until there is room. `position` is the submission whose outcome it is, if there is one.
     pub(crate) fn owe(&mut self, report: Report, position: Option<u64>) {
         self.waiting.push_back(Waiting::Report(report, position));
         self.owed = self.owed.saturating_add(1);
     }
 
-    /// Whether so many reports wait, or will come, that it may bring about no more of them.
+    /// Whether so many reports wait, or are expected, that the client may submit nothing that causes more.
     pub(crate) fn owes_much(&self) -> bool {
         self.owed.saturating_add(self.operations) >= self.layout.depth() || self.settled.is_full()
     }
 
-    /// Reports the first thing that waits, and returns it. `None` if there is no room, or nothing waits.
+    /// Moves the first waiting entry into the event ring, and returns it. Returns `None` if there is no room or no entry.
     pub(crate) fn report_waiting(&mut self) -> Result<Option<Reported>, CutReason> {
         let Some(first) = self.waiting.pop_front() else {
             return Ok(None);
@@ -390,7 +390,7 @@ impl Client {
                         let ended = self.end_transfer(&asked, arrived.from, arrived.incarnation);
                         let outcome = ended.map(|report| {
                             if let Some(report) = report {
-                                // In its place, in front of what waits behind it.
+                                // The report takes this place in the queue, before later entries.
                                 self.waiting.push_front(Waiting::Report(report, None));
                                 self.owed = self.owed.saturating_add(1);
                             }
@@ -404,7 +404,7 @@ impl Client {
                         Err(reason) => Err(reason),
                     },
                     None => {
-                        // At most as long as a cell: looked at when it arrived.
+                        // No longer than a cell: this was checked on arrival.
                         let bytes = u32::try_from(arrived.payload.len()).unwrap_or(0);
                         let from = arrived.from;
                         self.report(&Report::Message { from, bytes }, &arrived.payload)
@@ -419,7 +419,7 @@ impl Client {
         }
     }
 
-    /// Carries out an operation of another node, whose arrival may have to be reported. `None` if there is no room for that.
+    /// Executes an operation from another node. Returns `None` if the owner has to get a report and there is no room for it.
     pub(crate) fn serve(
         &mut self,
         asked: &Asked,
@@ -429,7 +429,7 @@ impl Client {
             Ok(offset) => offset,
             Err(reason) => return Ok(Some(Err(reason))),
         };
-        // All is checked, and there is room for the report: nothing below fails.
+        // All checks are done, and there is room for the report: nothing below fails.
         if asked.action.waits_for_room() && !self.has_room()? {
             return Ok(None);
         }
@@ -442,8 +442,8 @@ impl Client {
         Ok(Some(Ok((value, payload))))
     }
 
-    /// Ends a transfer by a grant of this client's, and returns the report of that. It waits here if there is no room, so the taker never
-    /// waits for it. Each grant has one such report.
+    /// Records the end of a transfer that this client gave, and returns the report to it. If there is no room, the report is queued here, so the
+    /// taker never waits for room. Each grant has one such report.
     pub(crate) fn end_transfer(
         &mut self,
         asked: &Asked,
@@ -455,7 +455,7 @@ impl Client {
         Ok(asked.written(from).filter(|_| is_first))
     }
 
-    /// Messages and operations of other nodes that wait, those of a pair in order.
+    /// Messages and operations from other nodes that wait, in order for each pair.
     pub(crate) fn arrived(&self) -> impl Iterator<Item = &Arrived> {
         let waiting = self.waiting.iter().filter_map(|waiting| match waiting {
             Waiting::Arrived(arrived) => Some(&**arrived),
@@ -464,25 +464,25 @@ impl Client {
         self.stopped().chain(waiting)
     }
 
-    /// Arrived messages that are stopped, in order.
+    /// Stopped READs and the requests behind them, in order.
     pub(crate) fn stopped(&self) -> impl Iterator<Item = &Arrived> {
         self.stopped
             .iter()
             .flat_map(|stopped| stopped.iter().map(|arrived| &**arrived))
     }
 
-    /// How many messages and operations are on their way to an endpoint of another node.
+    /// Number of messages and operations in flight to an endpoint of another node.
     pub(crate) fn in_flight(&self, to: EndpointAddress) -> usize {
         self.in_flight.get(&to).map_or(0, VecDeque::len)
     }
 
-    /// Notes one that is on its way.
+    /// Records a message or operation in flight.
     pub(crate) fn fly(&mut self, to: EndpointAddress, sent: InFlight) {
         self.operations = self.operations.saturating_add(sent.operation.is_some().into());
         self.in_flight.entry(to).or_default().push_back(sent);
     }
 
-    /// Takes the one with the router's number `sequence` out of those on their way, if it is there and `is_right`.
+    /// Removes the message or operation with the router's number `sequence` from those in flight, if it exists and `is_right` accepts it.
     pub(crate) fn land(
         &mut self,
         to: EndpointAddress,
@@ -498,13 +498,13 @@ impl Client {
         }
         self.operations = self.operations.saturating_sub(sent.operation.is_some().into());
         if self.in_flight.is_empty() {
-            // An empty map keeps a node.
+            // An empty map may keep its last node allocated.
             self.in_flight = BTreeMap::new();
         }
         Some(sent)
     }
 
-    /// The receiver has all messages up to this one. An operation among them, whose outcome should have come before, is unknown.
+    /// The receiver has all messages up to this one. If an operation is among them, its outcome should have come before, so it is unknown.
     pub(crate) fn delivered(&mut self, to: EndpointAddress, through: u64) {
         while let Some(first) = self.in_flight.get(&to).and_then(VecDeque::front) {
             let sequence = first.sequence;
@@ -521,13 +521,13 @@ impl Client {
         }
     }
 
-    /// Reports that something on its way has come to nothing, or to nobody knows what.
+    /// Reports that a message or operation in flight failed, or that its outcome is unknown.
     pub(crate) fn owe_undelivered(&mut self, to: EndpointAddress, sent: InFlight, reason: UndeliveredReason) {
         let number = sent.number;
         self.owe(Report::Undelivered { to, number, reason }, Some(sent.position));
     }
 
-    /// Ends all that is on its way to a node as unknown. Returns how much that was.
+    /// Ends everything in flight to the selected endpoints with an unknown outcome. Returns the count.
     pub(crate) fn lose_flights(&mut self, is_lost: impl Fn(EndpointAddress) -> bool) -> u64 {
         let lost: Vec<_> = self
             .in_flight

@@ -1,4 +1,4 @@
-//! Descriptors of both rings, as their eight words.
+//! Descriptors of both rings: eight words each.
 //!
 //! ```text
 //! word 0   kind (32 bits), bytes or rights (32)     word 1   node (32), endpoint (32)
@@ -8,7 +8,7 @@
 //! word 6   immediate, or first word of an atomic    word 7   second word of an atomic
 //! ```
 //!
-//! Words that a kind does not use are zero. Kinds from 16 on are operations, by their numbers in [`Action`].
+//! Unused words are zero. Kinds from 16 up are operations: 16 plus the number of the [`Action`].
 
 use doorbell::RemoteAccess;
 use doorbell::interprocess::DESCRIPTOR_WORDS;
@@ -33,7 +33,7 @@ const REVOKED: u32 = 6;
 
 type Words = [u64; DESCRIPTOR_WORDS];
 
-/// Something that a client hands to the daemon; the payload of a message is in the cell of its slot.
+/// An entry of the ring to the daemon. The payload of a message is in the cell of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Submission {
     Message(Message),
@@ -47,7 +47,7 @@ pub(crate) enum Submission {
 pub(crate) struct Message {
     pub(crate) to: EndpointAddress,
     pub(crate) bytes: u32,
-    /// The client's own number of the message.
+    /// The client's own number for the message.
     pub(crate) number: u64,
 }
 
@@ -55,14 +55,14 @@ pub(crate) struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Requested {
     pub(crate) to: EndpointAddress,
-    /// The client's own number of the operation.
+    /// The client's own number for the operation.
     pub(crate) number: u64,
     pub(crate) asked: Asked,
     /// Offset of the bytes of a WRITE or a READ in the client's own arena.
     pub(crate) own: u64,
 }
 
-/// Something that the daemon reports to a client; the payload of a message is in the cell of its slot.
+/// An entry of the ring to the client. The payload of a message is in the cell of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     Message {
@@ -164,7 +164,7 @@ impl Submission {
         }
     }
 
-    /// Reads the copy of a descriptor of a client with this layout.
+    /// Validates the copy of a descriptor from a client with this layout.
     #[inline]
     pub(crate) fn parse(words: &Words, layout: &EndpointLayout) -> Result<Self, CutReason> {
         let [head, to, number, rest @ ..] = words;
@@ -226,7 +226,7 @@ impl Submission {
                 })
             }
         };
-        // One descriptor for each meaning.
+        // Each meaning has exactly one encoding.
         if submission.words() == *words {
             Ok(submission)
         } else {
@@ -276,13 +276,13 @@ impl Report {
     /// Reads the sender and the bytes of a message from the first words of its report. `None` for anything else.
     #[inline]
     pub(crate) fn message([head, who]: [u64; 2], message_bytes: u32) -> Option<(EndpointAddress, u32)> {
-        // One comparison looks at kind and length.
+        // One comparison checks both kind and length.
         let bytes = head.wrapping_sub(pair(MESSAGE, 0));
         let (_, length) = halves(bytes);
         (bytes <= message_bytes.into()).then(|| (address(who), length))
     }
 
-    /// Reads the copy of a descriptor of the daemon. `None` if it is none of this version.
+    /// Parses the copy of a descriptor from the daemon. Returns `None` if it is invalid in this version.
     pub(crate) fn parse(words: &Words, message_bytes: u32) -> Option<Self> {
         let [head, who, number, reason, value, _, immediate, _] = *words;
         let (kind, bytes) = halves(head);
@@ -393,7 +393,7 @@ mod tests {
                 wrong[word] ^= 1 << 63;
                 let read = Submission::parse(&wrong, &layout());
                 assert_ne!(read, Ok(submission));
-                // Another meaning, or none.
+                // The word then has another meaning, or is refused.
                 assert!(
                     read.is_err() || read.unwrap().words() == wrong,
                     "{submission:?} {word}"

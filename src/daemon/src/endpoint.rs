@@ -1,4 +1,4 @@
-//! The client's side of its memory: messages and operations out, events in.
+//! The client's side of the shared memory: it submits messages and operations, and receives events.
 
 use core::fmt;
 use core::sync::atomic::AtomicU32;
@@ -24,107 +24,108 @@ mod transfers;
 
 pub use transfers::{ArenaTransfer, ArenaTransferEnd, TRANSFERS_MAX};
 
-/// Bytes of an arena that are copied at a time.
+/// Number of bytes of an arena that are copied in one step.
 const COPIED_BYTES: usize = 1 << 16;
 
 /// An event of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndpointEvent<'m> {
-    /// A message, once; those of one sender come in order.
+    /// A message arrived. Each message arrives once, and the messages of one sender arrive in order.
     Received {
         /// The sender.
         from: EndpointAddress,
-        /// The message: a copy that no other process reaches.
+        /// The message, in a copy that no other process can change.
         message: &'m [u8],
     },
-    /// A message was not delivered, or an operation not carried out, or it is not known whether it was.
+    /// A message was not delivered or an operation was not executed, or the outcome is unknown.
     Undelivered {
-        /// The endpoint that it was for.
+        /// The destination endpoint.
         to: EndpointAddress,
         /// The number that [`Endpoint::send`] or [`Endpoint::request`] returned.
         number: u64,
         /// The reason.
         reason: UndeliveredReason,
     },
-    /// An endpoint that messages were exchanged with is gone. Its last messages came before.
+    /// An endpoint that this endpoint exchanged messages with is gone. Its last messages were reported before.
     Gone {
         /// The endpoint.
         who: EndpointAddress,
         /// The reason.
         reason: GoneReason,
     },
-    /// An operation was carried out, once. The bytes of a READ are in the arena.
+    /// An operation was executed, exactly once. The bytes of a READ are in the arena.
     Completed {
-        /// The owner of the arena that it was for.
+        /// The owner of the target arena.
         to: EndpointAddress,
         /// The number that [`Endpoint::request`] returned.
         number: u64,
-        /// The previous value of the word of an atomic, or 0.
+        /// The previous value of the target word of an atomic; otherwise 0.
         value: u64,
     },
-    /// An endpoint wrote into the arena and reports a number: the bytes are there.
+    /// An endpoint wrote into the arena and sent an immediate number. The bytes are in the arena.
     Written {
         /// The endpoint.
         from: EndpointAddress,
-        /// The grant by which it wrote.
+        /// The grant that the endpoint used.
         grant: ArenaGrant,
         /// The offset in the grant.
         offset: u64,
-        /// The bytes that were written.
+        /// The number of bytes that were written.
         bytes: u32,
-        /// The number.
+        /// The immediate number.
         immediate: u32,
     },
-    /// The daemon ended, and another one has this process and its name: with its arena, without its grants.
+    /// The daemon ended, and this process is attached to another one, under its name: with its arena, without its grants.
     Restarted {
-        /// The number of the daemon, higher than that of the one before.
+        /// The epoch of the new daemon, higher than the epoch of the previous one.
         epoch: u64,
-        /// Submissions from this number on that are not reported as undelivered or completed have an unknown outcome: none of them comes
-        /// later, and none twice. All before it have the outcome that was reported, and were delivered if there was none.
+        /// Submissions from this number on have an unknown outcome unless they were reported as undelivered or completed. No outcome of them
+        /// is reported later or twice. All earlier submissions have the outcome that was reported; an earlier message without a report was
+        /// delivered.
         unknown_from: u64,
     },
-    /// A transfer has ended, and the memory is this process's alone again.
+    /// A transfer has ended, and no other process accesses the memory any more.
     TransferEnded {
         /// The transfer.
         transfer: ArenaTransfer,
-        /// How.
+        /// How the transfer ended.
         end: ArenaTransferEnd,
-        /// The bytes that arrived in this process, from the beginning; 0 for a giver.
+        /// The number of bytes that arrived in this process, counted from the beginning without a gap; 0 for a giver.
         bytes: u64,
     },
-    /// A grant is revoked: nothing was written by it since before this event, nor ever will be.
+    /// A grant is revoked. All writes by it were done before this event, and no more follow.
     Revoked {
         /// The grant.
         grant: ArenaGrant,
     },
 }
 
-/// Reason why a message is not taken.
+/// Reason why an endpoint refuses a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndpointRefusal {
-    /// Back-pressure: the ring is full. Poll, and try again.
+    /// Backpressure: the ring is full. Poll, and try again.
     Full,
-    /// Caller misuse: the message is longer than a cell.
+    /// Caller error: the message is longer than a cell.
     TooLong {
-        /// The bytes there were.
+        /// The length of the message.
         bytes: usize,
-        /// The bytes of a cell.
+        /// The size of a cell.
         bytes_max: u32,
     },
-    /// Caller misuse: the range is not within the arena, or longer than [`OPERATION_BYTES_MAX`](crate::OPERATION_BYTES_MAX) in an operation.
+    /// Caller error: the range is not within the arena, or longer than [`OPERATION_BYTES_MAX`](crate::OPERATION_BYTES_MAX) in an operation.
     OutOfArena {
-        /// The bytes of the arena.
+        /// The size of the arena.
         arena_bytes: u64,
     },
-    /// Caller misuse: the grant allows nothing, or it is none that this endpoint has given and not revoked.
+    /// Caller error: the grant would allow no access, or this endpoint has not given the grant, or has revoked it.
     NoGrant,
-    /// As many grants stand, or wait for the event of their end, as may: revoke one, and try again after that event.
+    /// The limit of grants is reached, counting revoked grants whose event has not come: revoke one, and try again after that event.
     TooManyGrants,
-    /// As many transfers as may be are open ([`TRANSFERS_MAX`]): try again after the end of one.
+    /// The limit of open transfers is reached ([`TRANSFERS_MAX`]): try again after one has ended.
     TooManyTransfers,
-    /// The daemon broke the protocol of the rings: the endpoint is of no further use.
+    /// The daemon violated the protocol of the rings: the endpoint cannot be used any more.
     Broken,
 }
 
@@ -163,9 +164,9 @@ impl From<RingViolation> for EndpointRefusal {
     }
 }
 
-/// The rings and cells of a process, without its socket: what [`Client`](crate::Client) sends and polls by.
+/// The rings and cells of a process, without its socket. [`Client`](crate::Client) sends and polls by it.
 ///
-/// Neither sending nor polling makes a system call, allocates or waits.
+/// Sending and polling make no system call, allocate nothing and never block.
 #[derive(Debug)]
 pub struct Endpoint {
     layout: EndpointLayout,
@@ -182,10 +183,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Memory of this size, for the daemon to adopt before the first message.
+    /// Creates memory of this layout. The daemon has to adopt it before the first message.
     ///
     /// # Errors
-    /// The system has no memory.
+    /// The system is out of memory.
     pub fn new(layout: EndpointLayout) -> Result<Self, SharedMemoryError> {
         let memory = layout.create()?;
         let rings = memory.rings.clone();
@@ -202,27 +203,27 @@ impl Endpoint {
         })
     }
 
-    /// The memory of the rings. Writing there by hand can only get this process cut off.
+    /// The memory of the rings. If the caller writes to it directly, the daemon may cut this process off.
     #[must_use]
     pub const fn rings(&self) -> &SharedMemory {
         self.events.memory()
     }
 
-    /// The arena, which this process reads and writes as it likes. `None` if the layout has none.
+    /// The arena. This process may read and write it at any time. `None` if the layout has no arena.
     #[must_use]
     pub const fn arena(&self) -> Option<&SharedArena> {
         self.memory.arena.as_ref()
     }
 
-    /// Notes the name that the daemon knows it by, and a number of this process among all that have had the name.
+    /// Sets the name of this endpoint, and a number that no other process of this name has had.
     pub(crate) fn set_name(&mut self, address: EndpointAddress, number: u64) {
         self.given.set_owner(address, number);
     }
 
-    /// Goes on for an endpoint whose daemon ended, with new rings: its arena is copied, its grants have ended, its numbers go on. Its
-    /// last events were taken before. Returns the number from which on outcomes are unknown, unless they were reported.
+    /// Continues an endpoint whose daemon ended, on new rings: copies its arena, ends its grants, and continues its numbers. The remaining
+    /// events of the old rings have to be taken before. Returns the number from which outcomes are unknown, unless they were reported.
     ///
-    /// The memory of before cannot be given to another daemon: its seals refuse every mapping that can be written.
+    /// The old memory cannot be passed to another daemon: its seals forbid new writable mappings.
     pub(crate) fn take_over(&mut self, before: &mut Self) -> u64 {
         self.given = core::mem::take(&mut before.given);
         self.given.free_all();
@@ -234,7 +235,7 @@ impl Endpoint {
             for offset in (0..from.bytes()).step_by(COPIED_BYTES) {
                 let left = from.bytes().saturating_sub(offset).min(COPIED_BYTES);
                 let some = some.get_mut(..left).unwrap_or_default();
-                // Both have as many bytes.
+                // Both arenas have the same size.
                 let is_copied = from.copy_out(offset, some) && to.copy_in(offset, some);
                 debug_assert!(is_copied, "a part of the arena");
             }
@@ -242,24 +243,24 @@ impl Endpoint {
         before.unknown_from()
     }
 
-    /// The number from which on outcomes are unknown if the daemon is dead, unless they were reported.
+    /// The number from which outcomes are unknown if the daemon is dead, unless they were reported.
     fn unknown_from(&self) -> u64 {
         self.first
             .saturating_add(self.submissions.settled())
             .min(self.sent)
     }
 
-    /// The descriptors of the memory, in the order of [`EndpointLayout::adopt`].
+    /// The descriptors of the memory, in the order that [`EndpointLayout::adopt`] expects.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.memory.descriptors()
     }
 
-    /// Takes a message, which [`Endpoint::flush`] or [`Endpoint::poll`] publishes; returns its number. It is copied. The daemon has it
-    /// once its slot is used again, and reports only if it is not delivered.
+    /// Queues a copy of a message, and returns its number. [`Endpoint::flush`] or [`Endpoint::poll`] publishes it. The daemon has taken the
+    /// message when its slot is free again. Only a failed delivery is reported.
     ///
     /// # Errors
-    /// The ring is full, the message is too long, or the daemon broke the protocol.
+    /// The ring is full, the message is too long, or the daemon violated the protocol.
     #[inline]
     pub fn send(&mut self, to: EndpointAddress, message: &[u8]) -> Result<u64, EndpointRefusal> {
         let bytes_max = self.layout.message_bytes();
@@ -305,17 +306,16 @@ impl Endpoint {
         Ok(number)
     }
 
-    /// Publishes the messages that were taken. Returns whether the daemon sleeps and has to be woken.
+    /// Publishes the queued submissions. Returns whether the daemon sleeps and has to be woken.
     #[inline]
     pub fn flush(&mut self) -> bool {
         self.submissions.publish() && self.must_wake()
     }
 
-    /// Publishes the messages that were taken, and gives each event that is there to `each`. Returns whether the daemon sleeps and has
-    /// to be woken.
+    /// Publishes the queued submissions, and passes all pending events to `each`. Returns whether the daemon sleeps and has to be woken.
     ///
     /// # Errors
-    /// The daemon broke the protocol: the endpoint is of no further use.
+    /// The daemon violated the protocol: the endpoint cannot be used any more.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(EndpointEvent<'_>)) -> Result<bool, EndpointRefusal> {
         let is_published = self.submissions.publish();
@@ -324,7 +324,7 @@ impl Endpoint {
         for _ in 0..count {
             let first = self.events.peek_pair().ok_or(EndpointRefusal::Broken)?;
             let message_bytes = self.layout.message_bytes();
-            // Most are messages, which have no more words.
+            // Most events are messages, which use only the first two words.
             if let Some((from, bytes)) = Report::message(first, message_bytes) {
                 let cell = self.layout.event_cell(self.events.slot());
                 let message = self
@@ -334,7 +334,7 @@ impl Endpoint {
                 if !self.memory.cells.copy_out(cell, message) {
                     return Err(EndpointRefusal::Broken);
                 }
-                // Before the call: a panic of the caller's loses nothing else.
+                // Before the callback: if it panics, no other event is lost.
                 self.events.advance();
                 each(EndpointEvent::Received { from, message });
                 continue;
@@ -350,7 +350,7 @@ impl Endpoint {
                 continue;
             }
             let event = match report {
-                // Above.
+                // Handled above.
                 Report::Message { .. } => return Err(EndpointRefusal::Broken),
                 Report::Undelivered { to, number, reason } => {
                     EndpointEvent::Undelivered { to, number, reason }
@@ -383,11 +383,11 @@ impl Endpoint {
         Ok(is_moved && self.must_wake())
     }
 
-    /// Announces that this process sleeps until the daemon wakes it: for an event, and for room if it wants any. `false` if there is
-    /// something to do: it then does not sleep.
+    /// Announces that this process is going to sleep until the daemon wakes it for an event, or for room if `wants_room`. Returns `false` if
+    /// there is an event or such room already: the process must not sleep then.
     ///
     /// # Errors
-    /// The daemon broke the protocol.
+    /// The daemon violated the protocol.
     pub fn prepare_sleep(&mut self, wants_room: bool) -> Result<bool, EndpointRefusal> {
         if let Some(flag) = self.flag(CLIENT_SLEEPS) {
             announce_sleep(flag);
@@ -399,17 +399,17 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// The sleep is over.
+    /// Withdraws the announcement of a sleep.
     pub fn end_sleep(&self) {
         if let Some(flag) = self.flag(CLIENT_SLEEPS) {
             withdraw_sleep(flag);
         }
     }
 
-    /// Whether messages can be taken.
+    /// Whether the ring has room for a submission.
     ///
     /// # Errors
-    /// The daemon broke the protocol.
+    /// The daemon violated the protocol.
     pub fn has_room(&mut self) -> Result<bool, EndpointRefusal> {
         Ok(self.submissions.room()? > 0)
     }

@@ -1,12 +1,13 @@
-//! Frames between daemons, each a message of a link: a head of 64 bytes, big-endian, and a payload.
+//! Frames between daemons: each is a link message of a big-endian header of 64 bytes and a payload.
 //!
 //! ```text
 //! 0 magic u32   4 version u16   6 kind u16   8 job u64   16 key [16]   32 user u32   36 from u32   40 to u32   44 reason u32
 //! 48 incarnation u64   56 number u64
 //! ```
 //!
-//! `from` is always the endpoint whose message it is, and `to` the endpoint that it is for. The key lets a daemon find out whether
-//! its job of that number is the sender's. Links are for daemons that trust each other; what they say is checked all the same.
+//! `from` is always the endpoint that sent the original message or operation, and `to` its destination, also in responses. A
+//! daemon uses the key to check that its job of this number is the sender's job. Daemons trust each other, but validate each frame
+//! nevertheless.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::name::{JobKey, JobNumber};
 use crate::reason::{GoneReason, UndeliveredReason};
 
-/// Bytes in front of a payload.
+/// Length of the header.
 pub(crate) const FRAME_BYTES: usize = 64;
 
 const MAGIC: u32 = 0x646f_6f66;
@@ -36,7 +37,7 @@ struct Raw {
     number: U64,
 }
 
-/// A job, as another daemon knows it: only all of it names the same job.
+/// Identity of a job across daemons: two jobs are the same only if all fields are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) number: JobNumber,
@@ -44,38 +45,39 @@ pub(crate) struct Job {
     pub(crate) user: u32,
 }
 
-/// Meaning of a frame.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// First on a link: the number of the sender's node is `from`, its instance is in `incarnation`, and its epoch in `number`.
+    /// First frame on a link. `from` is the number of the sender's node, `incarnation` its instance, and `number` its epoch.
     Hello,
     /// A message from `from` to `to`.
     Message,
-    /// The receiver has all messages of the pair up to this number.
+    /// The receiver has taken all messages of the pair up to this number.
     Delivered,
-    /// The receiver does not get this message.
+    /// The receiver refused this message or operation.
     Refused(UndeliveredReason),
-    /// The endpoint `from` is gone, which `to` had exchanged messages with.
+    /// The endpoint `from` is gone, and `to` had exchanged messages with it.
     Gone(GoneReason),
-    /// An operation of `from` on the arena of `to`; the payload is an [`Asked`](crate::one_sided::Asked) and the bytes of a WRITE.
+    /// An operation of `from` on the arena of `to`. The payload is an [`Asked`](crate::one_sided::Asked), and the bytes of a
+    /// WRITE.
     Operation,
-    /// The operation was carried out; the payload is the value that was fetched, and the bytes of a READ.
+    /// The operation was executed. The payload is the fetched value, and the bytes of a READ.
     Completed,
 }
 
-/// The head of a frame.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) said: Said,
     pub(crate) job: Job,
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// Which of the processes that had the name one after the other sent the message.
+    /// Identifies the sending process among the processes that had the name in turn.
     pub(crate) incarnation: u64,
     pub(crate) number: u64,
 }
 
-/// The peer daemon sent what is no frame.
+/// Error: the bytes from the peer daemon are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoFrame;
 
@@ -121,7 +123,7 @@ impl Frame {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads a frame, and gives the payload, which messages, operations and their outcomes alone have.
+    /// Parses a frame, and returns the payload. Only messages, operations and their completions may have a payload.
     pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), NoFrame> {
         let (raw, payload) = Raw::read_from_prefix(bytes).map_err(|_| NoFrame)?;
         if raw.magic.get() != MAGIC || raw.version.get() != VERSION {

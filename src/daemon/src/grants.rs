@@ -1,4 +1,4 @@
-//! The grants of one client: ranges of its arena that other endpoints of its job may reach.
+//! The grants of one client: ranges of its arena that other endpoints of its job may access.
 
 use doorbell::RemoteAccess;
 
@@ -6,7 +6,7 @@ use crate::name::{EndpointAddress, NodeNumber};
 use crate::one_sided::{Action, Asked, GRANTS_MAX, GrantPlace, WORD_BYTES};
 use crate::reason::{CutReason, UndeliveredReason};
 
-/// A grant as its owner asks for it.
+/// A grant as its owner submits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Granted {
     pub(crate) to: EndpointAddress,
@@ -15,35 +15,35 @@ pub(crate) struct Granted {
     pub(crate) access: RemoteAccess,
 }
 
-/// A grant that stands.
+/// A grant in force.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     granted: Granted,
-    /// The process that it is for, of those that have the name one after the other: the first one that uses it.
+    /// The incarnation that the grant belongs to: the first process of that name that used it. `None` until then.
     incarnation: Option<u64>,
-    /// The end of its transfer is reported.
+    /// The end of the transfer by this grant was reported.
     is_ended: bool,
 }
 
-/// A place, and the generation of the last grant there.
+/// Table entry: a grant, if there is one, and the generation of the last grant.
 #[derive(Clone, Copy, Debug, Default)]
 struct GrantEntry {
     generation: u32,
     held: Option<Held>,
 }
 
-/// Grants by their places.
+/// Grants by table index.
 #[derive(Debug, Default)]
 pub(crate) struct GrantTable {
     places: Vec<GrantEntry>,
 }
 
 impl GrantTable {
-    /// Grants a range of an arena of so many bytes.
+    /// Adds a grant on an arena of `arena_bytes`.
     ///
     /// # Errors
-    /// The place is taken or its generation was there before, the range is empty or not within, or nothing is allowed: an honest
-    /// process looks at all this before it asks.
+    /// The entry is in use; the generation is not new; the range is empty or out of bounds; or no access is allowed. A correct
+    /// client checks all this before it submits a grant.
     pub(crate) fn grant(
         &mut self,
         arena_bytes: u64,
@@ -74,21 +74,22 @@ impl GrantTable {
         Ok(())
     }
 
-    /// Ends a grant. From now on, nothing is allowed by it.
+    /// Ends a grant. From now on it allows nothing.
     ///
     /// # Errors
-    /// It was not there.
+    /// The last grant in this entry has another generation.
     pub(crate) fn revoke(&mut self, place: GrantPlace) -> Result<(), CutReason> {
         let there = self.places.get_mut(place.index as usize);
         let there = there.filter(|there| there.generation == place.generation);
-        // One whose endpoint is gone was ended by that, and its owner may not know yet.
+        // A grant whose endpoint is gone has ended already, and its owner may not know so yet.
         there.map_or(Err(CutReason::Grant), |there| {
             there.held = None;
             Ok(())
         })
     }
 
-    /// Notes that the transfer of a grant has ended, which its owner is yet to revoke. Returns whether it is the first end.
+    /// Records that the transfer of a grant has ended; its owner is going to revoke it. Returns whether this is the first such
+    /// report.
     pub(crate) fn end(&mut self, place: GrantPlace) -> bool {
         let there = self.places.get_mut(place.index as usize);
         let there = there.filter(|there| there.generation == place.generation);
@@ -96,7 +97,7 @@ impl GrantTable {
         held.is_some_and(|held| !core::mem::replace(&mut held.is_ended, true))
     }
 
-    /// Ends what an endpoint was granted, whose process is gone. A grant that no process used waits for the first one of its name.
+    /// Ends the used grants of endpoints that are gone. A grant that no process has used stays, for the first process of its name.
     pub(crate) fn end_of(&mut self, is_gone: impl Fn(EndpointAddress) -> bool) {
         for place in &mut self.places {
             let is_over = |held: &Held| held.incarnation.is_some() && is_gone(held.granted.to);
@@ -106,10 +107,10 @@ impl GrantTable {
         }
     }
 
-    /// The place in the arena where an operation of this endpoint takes place.
+    /// Validates an operation from an endpoint. Returns its offset in the owner's arena.
     ///
     /// # Errors
-    /// No grant allows it.
+    /// No grant allows the operation.
     pub(crate) fn check(
         &mut self,
         asked: &Asked,
@@ -126,7 +127,7 @@ impl GrantTable {
         held.incarnation = Some(incarnation);
         let granted = &held.granted;
         let is_allowed = match asked.action {
-            // One of no bytes, and an end, report a number alone: every grant allows that.
+            // A WRITE of no bytes and an end only report a number: every grant allows that.
             Action::Write { .. } => granted.access.write || asked.bytes == 0,
             Action::End(_) => true,
             Action::Read => granted.access.read,
@@ -139,7 +140,7 @@ impl GrantTable {
         if end.is_none_or(|end| end > granted.bytes) {
             return Err(UndeliveredReason::OutOfGrant);
         }
-        // Both are within an arena, so that nothing overflows.
+        // Both terms are at most the size of an arena, so that the sum does not overflow.
         let place = granted.offset.saturating_add(asked.offset);
         if asked.action.is_atomic() && place & u64::from(WORD_BYTES.wrapping_sub(1)) != 0 {
             return Err(UndeliveredReason::Unaligned);
@@ -148,7 +149,7 @@ impl GrantTable {
     }
 }
 
-/// Whether an endpoint is of a node.
+/// Whether an endpoint belongs to a node.
 pub(crate) fn is_of(node: NodeNumber) -> impl Fn(EndpointAddress) -> bool {
     move |endpoint| endpoint.node == node
 }
@@ -298,7 +299,7 @@ mod tests {
         );
         grants.end_of(is_of(NodeNumber(0)));
         assert_eq!(grants.check(&read(0, 1), TO, 5), Ok(0));
-        // One that is used ends with its node; the other one waits for the first that uses it.
+        // The used grant ends with its node. The unused one waits for the first endpoint that uses it.
         grants.end_of(is_of(NodeNumber(1)));
         assert_eq!(grants.check(&read(0, 1), TO, 5), none);
         assert_eq!(grants.check(&read(1, 1), TO, 6), Ok(0));

@@ -1,5 +1,5 @@
-//! Any bytes as all that a hostile process and a hostile peer daemon can say: attach packets, words of its rings, operations on arenas,
-//! and frames. And any bytes as the status that a hostile daemon gives. Tests and the fuzzer run it.
+//! Plays a hostile process and a hostile peer daemon from arbitrary bytes: attach packets, words of rings, operations on arenas, and
+//! frames. It also parses arbitrary bytes as the status of a hostile daemon. Tests and the fuzzer use it.
 
 use std::collections::VecDeque;
 
@@ -18,20 +18,20 @@ use crate::reason::GoneReason;
 use crate::router::{ClientId, Router, RouterLimits};
 use crate::status::DaemonStatus;
 
-/// The words of both rings, each of 4 slots, and one behind their end.
+/// The words of both rings of 4 slots, and one more, which is out of bounds.
 const WORDS: usize = 2 * (32 + 4 * 8) + 1;
 
-/// The bytes of each arena, and those that the villain is granted in the first one.
+/// The size of each arena, and the range of the first one that is granted to the villain.
 const ARENA_BYTES: usize = 4096;
 const GRANTED: core::ops::Range<usize> = 64..128;
 
-/// Runs a router with three honest processes and one that the bytes play, which is in the job of the first two.
+/// Runs a router with three honest processes, and a hostile one whose actions the bytes determine. It is in the job of the first two.
 ///
 /// # Panics
-/// A promise is broken: an honest process is cut off, or its messages are lost, doubled, out of order or read by another job. Or an
-/// addition of it is not carried out once, or a byte of an arena is written that was not granted.
+/// A guarantee is violated: an honest process is cut off, or its messages are lost, duplicated, reordered or read by another job. Or an
+/// atomic addition is not executed exactly once, or a byte of an arena is written without a grant.
 pub fn check(bytes: &[u8]) {
-    // A packet is read as it is written again, or refused.
+    // A valid packet is encoded again as it was.
     if let Ok(packet) = Packet::parse(bytes) {
         assert_eq!(packet.bytes(), bytes);
     }
@@ -48,7 +48,7 @@ pub fn check(bytes: &[u8]) {
         let mut word = || {
             let low = next().unwrap_or(0);
             let high = next().unwrap_or(0);
-            // Small numbers, numbers with a kind above them, and large ones.
+            // Small numbers, numbers with a kind in the upper half, and large numbers.
             match high & 3 {
                 0 => u64::from(low),
                 1 => 1 << 32 | u64::from(low),
@@ -65,7 +65,7 @@ pub fn check(bytes: &[u8]) {
                 }
             }
             2 => {
-                // A right submission, which may be of any length and to anybody.
+                // A valid message, of any length and to any endpoint.
                 let to = address((what >> 3).into(), word() as u32);
                 let _ = world.villain.send(to, &[1; 64][..word() as usize % 65]);
                 world.villain.flush();
@@ -74,7 +74,7 @@ pub fn check(bytes: &[u8]) {
                 let _ = world.villain.poll(|_| {});
             }
             3 => {
-                // A right operation, whose range may lie anywhere in the first arena, by a grant that may be any.
+                // A valid operation at any offset of the first arena, by any grant.
                 let range = ArenaRange {
                     offset: 0,
                     bytes: word() as usize % 129,
@@ -105,10 +105,10 @@ pub fn check(bytes: &[u8]) {
     world.end();
 }
 
-/// Reads any bytes as the status that whoever listens at a path gave. Returns it for a program that shows it.
+/// Parses any bytes as a status from an untrusted daemon. Returns it for a program that shows it.
 ///
 /// # Panics
-/// It is not written again as it was read, or endpoints that are left out for want of room are not counted.
+/// The status is encoded differently than it was read, or endpoints that are left out are not counted.
 pub fn check_status(bytes: &[u8]) -> Option<DaemonStatus> {
     let status = DaemonStatus::parse(bytes)?;
     assert_eq!(status.clone().write(usize::MAX).as_deref(), Some(bytes));
@@ -133,14 +133,14 @@ struct World {
     router: Router,
     villain: Endpoint,
     villain_id: ClientId,
-    /// Two of the villain's job, and one of another.
+    /// Two processes of the villain's job, and one of another job.
     honest: [Endpoint; 3],
     sent: u64,
-    /// The next message that the second and the third expect.
+    /// The next message that the second and the third process expect.
     expected: [u64; 2],
-    /// Grants of the first process: to the villain, and to the second, which adds there.
+    /// Grants of the first process: to the villain, and to the second process, which uses it for additions.
     grants: [ArenaGrant; 2],
-    /// Additions of the second process: asked for, and done.
+    /// Additions of the second process: requested, and completed.
     added: [u64; 2],
 }
 
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// The honest go on: the first sends to the second, and the third to itself.
+    /// Advances the honest processes: the first sends to the second, and the third to itself.
     fn step(&mut self) {
         let message = self.sent.to_le_bytes();
         let [first, second, third] = &mut self.honest;
@@ -217,7 +217,7 @@ impl World {
         while let Some((id, ..)) = self.router.take_cut() {
             assert_eq!(id, self.villain_id, "an honest process is cut off");
         }
-        // Anything may come of the villain and of the peer's daemon, but from no other name.
+        // The villain and the peer daemon may send anything, but not under the name of another endpoint.
         first.poll(|_| {}).expect("an honest daemon");
         let added = &mut self.added[1];
         for (reader, expected) in [second, third].into_iter().zip(&mut self.expected) {
@@ -260,7 +260,7 @@ impl World {
         for _ in 0..20 {
             self.step();
         }
-        // The ring of each holds four at most.
+        // Each ring has four slots.
         assert!(
             self.expected
                 .iter()
@@ -332,7 +332,7 @@ mod tests {
             assert_eq!(check_status(bytes).is_some(), *is_status, "{name}");
         }
         replay("daemon_status", |bytes| drop(check_status(bytes)));
-        // Any word as any other.
+        // Replaces each word by other values.
         let whole = &seeds[0].1;
         for at in (0..whole.len()).step_by(8) {
             for word in [0, 1, 2, 3, 1 << 32, u64::MAX] {
@@ -343,7 +343,7 @@ mod tests {
         }
     }
 
-    /// A status, one without room for all, one of a daemon that has nothing, and bytes that are none.
+    /// A status, one that is too short for all entries, one of a daemon without entries, and invalid bytes.
     fn seeds_of_a_status() -> Vec<(&'static str, Vec<u8>, bool)> {
         let whole = status().write(usize::MAX).unwrap();
         let fewer = status().write(whole.len() - 8).unwrap();

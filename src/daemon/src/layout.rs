@@ -1,6 +1,6 @@
-//! Layout of a client's memory: two rings, a cell of payload for each of their slots, and an arena.
+//! Layout of a client's memory: two rings, one payload cell for each slot, and an arena.
 //!
-//! A slot and its cell go together. So a descriptor names no offset, and none can be wrong.
+//! Each slot has a fixed cell. So a descriptor contains no payload offset, which could be wrong.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,25 +9,25 @@ use doorbell::interprocess::{SharedArena, SharedMemory, SharedMemoryError, Share
 use crate::reason::AttachRefusal;
 use crate::serving::shortage::shortage;
 
-/// The flag at which the client sleeps.
+/// Index of the flag by which the client announces that it sleeps.
 pub(crate) const CLIENT_SLEEPS: usize = 0;
 
-/// The flag at which the daemon sleeps.
+/// Index of the flag by which the daemon announces that it sleeps.
 pub(crate) const DAEMON_SLEEPS: usize = 1;
 
-/// The most slots of a ring.
+/// Maximum number of slots of a ring.
 pub const DEPTH_MAX: u32 = 4096;
 
-/// The most bytes of a message.
+/// Maximum length of a message in bytes.
 pub const MESSAGE_BYTES_MAX: u32 = 1 << 16;
 
-/// The most bytes of an arena.
+/// Maximum size of an arena in bytes.
 pub const ARENA_BYTES_MAX: u64 = 1 << 30;
 
-/// Pages, of which an arena has a whole number.
+/// Page size. The size of an arena is a multiple of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// The size of a client's rings, cells and arena.
+/// Sizes of a client's rings, cells and arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointLayout {
     depth: u32,
@@ -35,7 +35,7 @@ pub struct EndpointLayout {
     arena_bytes: u64,
 }
 
-/// The memory of a client, as both map it.
+/// The shared memory of a client, as it is mapped in one process.
 #[derive(Debug)]
 pub struct EndpointMemory {
     pub(crate) rings: SharedMemory,
@@ -44,8 +44,8 @@ pub struct EndpointMemory {
 }
 
 impl EndpointLayout {
-    /// Rings of `depth` slots, a power of two from 2 to [`DEPTH_MAX`], and messages of up to `message_bytes`, a multiple of 64 up to
-    /// [`MESSAGE_BYTES_MAX`]. `None` for anything else.
+    /// A layout of two rings of `depth` slots, a power of two from 2 to [`DEPTH_MAX`], and messages of up to `message_bytes`, a multiple
+    /// of 64 up to [`MESSAGE_BYTES_MAX`]. Returns `None` for other values.
     #[must_use]
     pub const fn new(depth: u32, message_bytes: u32) -> Option<Self> {
         let is_depth = depth.is_power_of_two() && depth >= 2 && depth <= DEPTH_MAX;
@@ -61,20 +61,20 @@ impl EndpointLayout {
         }
     }
 
-    /// The slots of each ring.
+    /// Number of slots of each ring.
     #[must_use]
     pub const fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// The most bytes of a message.
+    /// Maximum length of a message in bytes.
     #[must_use]
     pub const fn message_bytes(&self) -> u32 {
         self.message_bytes
     }
 
-    /// The same with an arena of so many bytes, a multiple of 4096 up to [`ARENA_BYTES_MAX`], or without one if they are none. `None`
-    /// for anything else. Other processes reach ranges of an arena that they were granted.
+    /// This layout with an arena of `bytes`: a multiple of 4096 up to [`ARENA_BYTES_MAX`], or 0 for no arena. Returns `None` for other
+    /// values. Other processes can access only the ranges of an arena that they were granted.
     #[must_use]
     pub const fn with_arena(self, bytes: u64) -> Option<Self> {
         if bytes % PAGE_BYTES != 0 || bytes > ARENA_BYTES_MAX {
@@ -86,13 +86,13 @@ impl EndpointLayout {
         })
     }
 
-    /// The bytes of the arena.
+    /// Size of the arena in bytes.
     #[must_use]
     pub const fn arena_bytes(&self) -> u64 {
         self.arena_bytes
     }
 
-    /// The bytes of all memory of this size: rings, cells and arena.
+    /// Total size of the memory in bytes: rings, cells and arena.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let words = self.words().saturating_mul(8) as u64;
@@ -101,10 +101,10 @@ impl EndpointLayout {
             .saturating_add(self.arena_bytes)
     }
 
-    /// Creates the memory, with pages of this process's account.
+    /// Creates the memory. Its pages are charged to this process.
     ///
     /// # Errors
-    /// The system has no memory.
+    /// The system is out of memory.
     pub(crate) fn create(&self) -> Result<EndpointMemory, SharedMemoryError> {
         Ok(EndpointMemory {
             rings: SharedMemory::create(self.words())?,
@@ -116,10 +116,11 @@ impl EndpointLayout {
         })
     }
 
-    /// Maps and seals the memory of a client that asks for this size: its rings, its cells, and its arena if it has one.
+    /// Maps and seals the memory that a client sent for this layout: rings, cells, and the arena if there is one.
     ///
     /// # Errors
-    /// A descriptor is missing or one too many, or of no memfd, or of one with seals, another size, or holes. Or the system has no memory.
+    /// The number of descriptors is wrong; one is not a memfd, already has seals, has the wrong size, or has holes; or the system is out
+    /// of memory.
     pub fn adopt(&self, descriptors: &[BorrowedFd<'_>]) -> Result<EndpointMemory, AttachRefusal> {
         let (rings, cells, arena) = match (descriptors, self.arena_length()) {
             ([rings, cells], 0) => (rings, cells, None),
@@ -134,7 +135,7 @@ impl EndpointLayout {
         })
     }
 
-    /// The descriptors that come with the attach packet.
+    /// Number of descriptors that come with the attach packet.
     pub(crate) const fn descriptors(&self) -> usize {
         if self.arena_bytes == 0 { 2 } else { 3 }
     }
@@ -144,14 +145,14 @@ impl EndpointLayout {
         usize::try_from(self.arena_bytes).unwrap_or(usize::MAX)
     }
 
-    /// The words of both rings.
+    /// Number of words of both rings.
     pub(crate) fn words(&self) -> usize {
         self.submissions().words().saturating_mul(2)
     }
 
-    /// The bytes of the cells of both rings.
+    /// Number of bytes of the cells of both rings.
     pub(crate) fn cells_bytes(&self) -> usize {
-        // At most 2^12 * 2^16 * 2, so that nothing saturates.
+        // At most 2^12 * 2^16 * 2, so that this never saturates.
         (self.depth as usize)
             .saturating_mul(self.message_bytes as usize)
             .saturating_mul(2)
@@ -167,20 +168,20 @@ impl EndpointLayout {
         ring(self.submissions().words(), self.depth)
     }
 
-    /// Offset of the cell of a slot of the submissions.
+    /// Offset of the cell of a submission slot.
     pub(crate) const fn submission_cell(&self, slot: u32) -> usize {
-        // At most 2^13 * 2^16: both are checked when a layout is made.
+        // At most 2^13 * 2^16, since both factors are checked when a layout is created.
         (slot as usize).wrapping_mul(self.message_bytes as usize)
     }
 
-    /// Offset of the cell of a slot of the events.
+    /// Offset of the cell of an event slot.
     pub(crate) const fn event_cell(&self, slot: u32) -> usize {
         self.submission_cell(self.depth.wrapping_add(slot))
     }
 }
 
 impl EndpointMemory {
-    /// The descriptors of memory that this process created, in the order of [`EndpointLayout::adopt`].
+    /// The descriptors of memory that this process created, in the order that [`EndpointLayout::adopt`] expects.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let arena = self.arena.as_ref().and_then(SharedArena::descriptor);
         let all = [self.rings.descriptor(), self.cells.descriptor(), arena];
@@ -188,7 +189,7 @@ impl EndpointMemory {
     }
 }
 
-/// The reason why memory cannot be adopted: the client's, unless the daemon is short of what the system gives.
+/// Reason why memory cannot be adopted: a resource that the daemon lacks, or else the given refusal, which blames the client.
 pub(crate) fn or(refusal: AttachRefusal) -> impl FnOnce(SharedMemoryError) -> AttachRefusal {
     move |error| match error {
         SharedMemoryError::System(error) => shortage(error.errno).unwrap_or(refusal),
@@ -197,7 +198,7 @@ pub(crate) fn or(refusal: AttachRefusal) -> impl FnOnce(SharedMemoryError) -> At
 }
 
 fn ring(first_word: usize, depth: u32) -> SharedRing {
-    // A depth is checked when a layout is made: there is no other.
+    // The depth of every layout was checked when it was created.
     SharedRing::new(first_word, depth).unwrap_or_else(|| unreachable!("a depth that was checked"))
 }
 

@@ -1,10 +1,12 @@
 //! The node daemon: one process of a host owns the RDMA devices, and the other processes exchange messages through it.
 //!
-//! A process attaches over a Unix socket and gets an [`Endpoint`]: a name in its job, two rings and cells for messages, all in sealed
-//! memfds. While both poll, no message takes a system call of either. Processes do not trust each other: the daemon checks a copy of
-//! all that a client writes, and cuts off a client that breaks the protocol, with the reason, and nobody else.
+//! A process attaches over a Unix socket and gets an [`Endpoint`]: a name in its job, two rings, and cells for message payloads, all
+//! in sealed memfds. While both the process and the daemon poll, a message causes no system call on either side. Processes do not
+//! trust each other. The daemon validates a copy of everything that a client writes. If a client violates the protocol, the daemon
+//! cuts off that client alone, with the reason.
 //!
-//! [`Router`] decides, without a socket, thread or clock. [`Server`] carries it out, and [`Client`] is a process's end.
+//! [`Router`] makes the decisions, without a socket, thread or clock. [`Server`] executes them, and [`Client`] is the side of a
+//! process.
 
 mod client;
 mod client_state;

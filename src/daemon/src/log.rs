@@ -1,13 +1,13 @@
 //! Log events of the daemon: events of `tracing` if that feature is on, else nothing.
 //!
-//! Nothing that runs for a message logs. Events that a process brings about go through a `Quota`.
+//! The code path of a message never logs. Events that a process can cause are limited by a `Quota`.
 
-/// Logs one event: its level, its text, and the values that belong to it.
+/// Logs an event: its level, its text, and its named values.
 macro_rules! log {
     ($level:ident, $what:literal $(, $name:ident = $value:expr)* $(,)?) => {{
         #[cfg(feature = "tracing")]
         tracing::$level!(target: "doorbell", $($name = %$value,)* $what);
-        // The values are looked at by the compiler alone.
+        // Only type-checks the values.
         #[cfg(not(feature = "tracing"))]
         if false {
             $(let _ = &$value;)*

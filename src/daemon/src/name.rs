@@ -1,17 +1,17 @@
-//! Names: of nodes, jobs and endpoints.
+//! Numbers of nodes and jobs, and addresses of endpoints.
 
 use core::fmt;
 use core::num::NonZeroU32;
 
-/// Number of a node, given to its daemon.
+/// Number of a node, configured for its daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeNumber(pub u32);
 
-/// Number of a job: processes that may exchange messages.
+/// Number of a job. Only processes of one job exchange messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobNumber(pub u64);
 
-/// Secret of a job. The first process of a job on a node sets it, and the others have to have it.
+/// Secret of a job. The first process of a job on a node sets it; later ones have to present it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct JobKey(pub [u8; 16]);
 
@@ -21,12 +21,13 @@ impl fmt::Debug for JobKey {
     }
 }
 
-/// Address of an endpoint within its job: its node, and its number there, as the rank of a process.
+/// Address of an endpoint within its job: its node, and its number there, for example the rank of a
+/// process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointAddress {
     /// The node.
     pub node: NodeNumber,
-    /// The number on the node.
+    /// The number of the endpoint on the node.
     pub endpoint: u32,
 }
 
@@ -36,13 +37,13 @@ impl fmt::Display for EndpointAddress {
     }
 }
 
-/// The process behind a socket, as the kernel knows it.
+/// Credentials of the process behind a socket, as the kernel reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its user.
+    /// The user ID.
     pub uid: u32,
-    /// Its group.
+    /// The group ID.
     pub gid: u32,
-    /// Its number. `None` if it is in a namespace that the daemon does not see into.
+    /// The process ID. `None` if the process is in a PID namespace that the daemon cannot see.
     pub pid: Option<NonZeroU32>,
 }

@@ -1,4 +1,4 @@
-//! Operations on the arena of another process: what is asked for, and by which name of a grant.
+//! Operations on the arena of another process, and the names of grants that they use.
 
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,47 +6,47 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::descriptor::Report;
 use crate::name::{EndpointAddress, NodeNumber};
 
-/// The most bytes of one operation on an arena.
+/// Maximum length of an operation on an arena, in bytes.
 pub const OPERATION_BYTES_MAX: u32 = 1 << 16;
 
-/// The most grants that a process has given at a time.
+/// Maximum number of grants that a process has given at a time.
 pub const GRANTS_MAX: u32 = 1024;
 
-/// Bytes of an atomic's word.
+/// Size of the target word of an atomic, in bytes.
 pub(crate) const WORD_BYTES: u32 = 8;
 
-/// Name of a grant: a range of its owner's arena that one other endpoint may reach. It is no secret: the daemon of the owner looks at
-/// who asks. The owner sends it in a message ([`ArenaGrant::to_bytes`]).
+/// Name of a grant, by which one other endpoint may access a range of its owner's arena. The name is not secret, since the owner's
+/// daemon checks which endpoint uses it. The owner sends it in a message ([`ArenaGrant::to_bytes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ArenaGrant {
-    /// The endpoint whose arena it is.
+    /// The endpoint that owns the arena.
     pub owner: EndpointAddress,
     pub(crate) place: GrantPlace,
 }
 
-/// Offer of a range of an arena, to be taken by one other endpoint. It is no secret. The giver sends it in a message
+/// Offer of a range of an arena to one other endpoint. The offer is not secret. The giver sends it in a message
 /// ([`ArenaOffer::to_bytes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ArenaOffer {
-    /// The grant by which the bytes are read.
+    /// The grant by which the taker reads.
     pub grant: ArenaGrant,
-    /// The bytes, up to the whole arena of the giver.
+    /// The length of the range, up to the whole arena of the giver.
     pub bytes: u64,
 }
 
-/// Place of a grant in its owner's table. No generation of a place is ever used again.
+/// Index of a grant in its owner's table, and its generation. A generation of an entry is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GrantPlace {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Bytes of the caller's own arena.
+/// A range of the caller's own arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaRange {
-    /// Bytes in front of it.
+    /// Offset in the arena, in bytes.
     pub offset: usize,
-    /// Its bytes, up to [`OPERATION_BYTES_MAX`] in an operation.
+    /// Length in bytes, up to [`OPERATION_BYTES_MAX`] in an operation.
     pub bytes: usize,
 }
 
@@ -54,24 +54,24 @@ pub struct ArenaRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArenaOperation {
-    /// Writes the bytes of a range of the caller's arena, which stay as they are until the end is reported.
+    /// Writes the bytes of a range of the caller's arena. The caller must not change them until the outcome is reported.
     Write(ArenaRange),
-    /// Writes, and then reports the number to the owner: [`EndpointEvent::Written`](crate::EndpointEvent::Written).
+    /// Writes, and then reports the immediate number to the owner: [`EndpointEvent::Written`](crate::EndpointEvent::Written).
     WriteWithImmediate(ArenaRange, u32),
     /// Reads into a range of the caller's arena.
     Read(ArenaRange),
-    /// Adds to an aligned word of the processor's byte order, wrapping; its previous value is fetched.
+    /// Adds to an aligned word in native byte order, with wrapping, and fetches the previous value.
     FetchAndAdd(u64),
-    /// Replaces an aligned word if it equals `compare`; its previous value is fetched.
+    /// Replaces an aligned word if it equals `compare`, and fetches the previous value.
     CompareAndSwap {
-        /// Value that the word must equal.
+        /// Value that the word has to equal.
         compare: u64,
-        /// Value that replaces it.
+        /// New value.
         swap: u64,
     },
 }
 
-/// Kind of an operation, with its numbers.
+/// Kind of an operation, with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Write {
@@ -83,22 +83,22 @@ pub(crate) enum Action {
         compare: u64,
         swap: u64,
     },
-    /// The end of a transfer, with a number for the giver.
+    /// Reports the end of a transfer, with a number for the giver.
     End(u32),
 }
 
-/// An operation as the owner's daemon checks it and carries it out.
+/// An operation, as the owner's daemon checks and executes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) action: Action,
     pub(crate) place: GrantPlace,
-    /// From the beginning of the grant.
+    /// Offset from the beginning of the grant.
     pub(crate) offset: u64,
     pub(crate) bytes: u32,
 }
 
 impl Action {
-    /// Its kind, and two words.
+    /// Encodes the kind and two operand words.
     pub(crate) const fn words(self) -> (u32, u64, u64) {
         match self {
             Self::Write { immediate: None } => (1, 0, 0),
@@ -112,7 +112,7 @@ impl Action {
         }
     }
 
-    /// Reads it. `None` if it is of another kind, or if a word is not zero that has to be.
+    /// Decodes an action. Returns `None` for an unknown kind, or if an unused word is not zero.
     pub(crate) fn of((kind, first, second): (u32, u64, u64)) -> Option<Self> {
         let action = match kind {
             1 => Self::Write { immediate: None },
@@ -135,12 +135,13 @@ impl Action {
         matches!(self, Self::Add(_) | Self::Swap { .. })
     }
 
-    /// Whether it waits until its report to the owner has room. The report of an end has room at the daemon.
+    /// Whether the operation waits until its report has room in the owner's ring. The report of an end is queued in the daemon
+    /// instead.
     pub(crate) const fn waits_for_room(self) -> bool {
         matches!(self, Self::Write { immediate: Some(_) })
     }
 
-    /// Whether so many bytes are in order.
+    /// Whether this length is valid.
     pub(crate) const fn takes(self, bytes: u32) -> bool {
         if self.is_atomic() {
             bytes == WORD_BYTES
@@ -151,7 +152,7 @@ impl Action {
         }
     }
 
-    /// The bytes that go with the request, of so many of the operation.
+    /// Number of payload bytes that are sent with a request of this length.
     pub(crate) const fn sent(self, bytes: u32) -> u32 {
         if matches!(self, Self::Write { .. }) {
             bytes
@@ -160,7 +161,7 @@ impl Action {
         }
     }
 
-    /// The bytes that come back.
+    /// Number of payload bytes that are returned.
     pub(crate) const fn fetched(self, bytes: u32) -> u32 {
         if matches!(self, Self::Read) { bytes } else { 0 }
     }
@@ -181,10 +182,10 @@ impl GrantPlace {
 }
 
 impl ArenaGrant {
-    /// Bytes of a name.
+    /// Length of an encoded name.
     pub const BYTES: usize = 16;
 
-    /// The name as bytes, for a message: node, endpoint, index and generation, each of four bytes, big-endian.
+    /// Encodes the name for a message: node, endpoint, index and generation, four bytes each, big-endian.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let raw: [U32; 4] = [
@@ -196,7 +197,7 @@ impl ArenaGrant {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads a name. A wrong one is refused when it is used.
+    /// Decodes a name. An invalid name is refused when it is used.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let raw: [U32; 4] = zerocopy::transmute!(bytes);
@@ -220,10 +221,10 @@ struct RawOffer {
 }
 
 impl ArenaOffer {
-    /// Bytes of an offer.
+    /// Length of an encoded offer.
     pub const BYTES: usize = size_of::<RawOffer>();
 
-    /// The offer as bytes, for a message: the grant, and the number of bytes, big-endian.
+    /// Encodes the offer for a message: the grant, then the number of bytes, big-endian.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let raw = RawOffer {
@@ -233,7 +234,7 @@ impl ArenaOffer {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads an offer. A wrong one is refused when it is taken.
+    /// Decodes an offer. An invalid offer is refused when it is taken.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let raw: RawOffer = zerocopy::transmute!(bytes);
@@ -244,7 +245,7 @@ impl ArenaOffer {
     }
 }
 
-/// An operation in a frame, in front of the bytes of a WRITE: 40 bytes, big-endian.
+/// An operation in a frame, before the bytes of a WRITE: 40 bytes, big-endian.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
@@ -257,11 +258,11 @@ struct Raw {
     second: U64,
 }
 
-/// Bytes of an operation in a frame.
+/// Length of an operation in a frame.
 pub(crate) const ASKED_BYTES: usize = size_of::<Raw>();
 
 impl Asked {
-    /// The report to the owner, if there is one.
+    /// The report to the owner, if the operation has one.
     pub(crate) fn written(&self, from: EndpointAddress) -> Option<Report> {
         let (Action::Write {
             immediate: Some(immediate),
@@ -293,7 +294,7 @@ impl Asked {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads an operation, and gives the bytes of a WRITE. `None` if one does not go with the other.
+    /// Decodes an operation, and returns the bytes of a WRITE. Returns `None` if the lengths are inconsistent.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (raw, payload) = Raw::read_from_prefix(bytes).ok()?;
         let action = Action::of((raw.kind.get(), raw.first.get(), raw.second.get()))?;
@@ -330,7 +331,7 @@ pub(crate) mod tests {
         Action::End(u32::MAX),
     ];
 
-    /// Bytes that an operation may have.
+    /// Returns a valid length for an operation.
     pub(crate) const fn some_bytes(action: Action, bytes: u32) -> u32 {
         match action {
             Action::End(_) => 0,

@@ -1,12 +1,12 @@
-//! Packets on the socket between a client and the daemon: 64 bytes each, big-endian.
+//! Packets on the socket between a process and the daemon: 64 bytes each, big-endian.
 //!
 //! ```text
 //! 0 magic u32   4 version u16   6 kind u16   8 depth u32   12 message bytes u32   16 job u64   24 key [16]   40 endpoint u32
 //! 44 node u32   48 reason u32   52 zero u32   56 arena bytes u64
 //! ```
 //!
-//! The answer to an attach packet has the epoch in place of the job, and the incarnation in place of the arena's bytes. Packets of the
-//! status have their bytes in place of those of a message.
+//! The answer to an attach packet has the epoch in the field of the job, and the incarnation in the field of the arena bytes. The
+//! status packets have the length of the status in the field of the message bytes.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -15,10 +15,10 @@ use crate::layout::EndpointLayout;
 use crate::name::{JobKey, JobNumber, NodeNumber};
 use crate::reason::{AttachRefusal, CutReason};
 
-/// Bytes of a packet.
+/// Length of a packet.
 pub(crate) const PACKET_BYTES: usize = 64;
 
-/// The most bytes of a status.
+/// Maximum length of a status in bytes.
 pub(crate) const STATUS_BYTES_MAX: u32 = 8 << 20;
 
 const MAGIC: u32 = 0x646f_6f72;
@@ -41,16 +41,16 @@ struct Raw {
     arena_bytes: U64,
 }
 
-/// Request of a process that attaches.
+/// Request of a process to attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachRequest {
-    /// Its job.
+    /// The job of the process.
     pub job: JobNumber,
     /// The job's secret.
     pub key: JobKey,
-    /// The number of its endpoint in the job on this node.
+    /// The number of its endpoint, unique in the job on this node.
     pub endpoint: u32,
-    /// The size of its memory.
+    /// The layout of its memory.
     pub layout: EndpointLayout,
 }
 
@@ -59,27 +59,27 @@ pub struct AttachRequest {
 pub(crate) enum Packet {
     /// Client to daemon, with the descriptors of the rings, of the cells, and of the arena if there is one.
     Attach(AttachRequest),
-    /// Client to daemon: a farewell.
+    /// Client to daemon: the client detaches.
     Detach,
-    /// Next daemon to the running one: end, and close this connection last.
+    /// New daemon to running daemon: exit, and close this connection last.
     Replace,
-    /// Process to daemon, with a descriptor of so many bytes of memory: write the status there.
+    /// Process to daemon, with a descriptor of shared memory of this size: write the status there.
     Status { bytes: u32 },
-    /// Daemon to process: so many bytes are written, or none, since the status is longer than the memory.
+    /// Daemon to process: this number of bytes were written. 0 means that the status does not fit into the memory.
     StatusGiven { bytes: u32 },
-    /// Either way: the receiver sleeps, and there is something for it.
+    /// Either direction: wakes the receiver, which sleeps although there is something for it.
     Wake,
     /// Daemon to client.
     Attached {
         node: NodeNumber,
-        /// A number of the daemon, higher than those of all before it.
+        /// Epoch of the daemon, higher than the epochs of all daemons before it.
         epoch: u64,
-        /// A number of the client that no other one of the daemon has.
+        /// Incarnation of the client, unique within the daemon.
         incarnation: u64,
     },
     /// Daemon to client.
     Refused(AttachRefusal),
-    /// Daemon to client: it is cut off.
+    /// Daemon to client: the client is cut off.
     Cut(CutReason),
 }
 
@@ -132,10 +132,10 @@ impl Packet {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads a packet.
+    /// Parses a packet.
     ///
     /// # Errors
-    /// It is no packet of a known version, or a size in it is out of bounds. Bits that this version does not use have to be zero.
+    /// The packet is of no known version, or a size in it is out of bounds. Bits that this version does not use have to be zero.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, AttachRefusal> {
         let raw = Raw::read_from_bytes(bytes).map_err(|_| AttachRefusal::Packet)?;
         if raw.magic.get() != MAGIC || raw.version.get() != VERSION {
@@ -169,7 +169,7 @@ impl Packet {
             },
             _ => return Err(AttachRefusal::Packet),
         };
-        // One packet for each meaning.
+        // Each meaning has exactly one encoding.
         if packet.bytes() == bytes {
             Ok(packet)
         } else {

@@ -1,8 +1,8 @@
-//! Other nodes: a few links to each, made when they are first needed, and the frames over them.
+//! Links to the daemons of other nodes, and the frames over them. A few links to each node are made when they are first needed.
 //!
-//! A daemon sends over the links that it began, and receives over those that others began. The first frame on a link says which node
-//! began it, and its epoch. If one link of a node ends, all of them do, with all that was under way. The
-//! next ones begin another epoch, so that nothing of the one before is taken for theirs.
+//! A daemon sends over the links that it began, and receives over the links that others began. The first frame on a link identifies the
+//! node that began it, and its epoch. If one link to or from a node ends, all of its links are closed, and everything in flight ends. The
+//! next links have a new epoch, so that they cannot be confused with the previous ones.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -24,37 +24,38 @@ use crate::quota::Quota;
 use crate::router::Router;
 use crate::status::{LinkState, LinkStatus, NodeStatus};
 
-/// The most links to one node.
+/// Maximum number of links to one node.
 pub const LANES_MAX: u32 = 16;
 
-/// How long a node is left alone after its links ended or could not be made.
+/// Pause before the next attempt after the links of a node ended or could not be made.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a node is tried again before what waits for it ends: a daemon that starts anew listens again soon, and leaves another handle.
+/// Time for which attempts to reach a node are repeated before the frames that wait for it are given up. A daemon that restarts soon
+/// listens again, under a new handle.
 const REACH_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long a link that is given up may take to say farewell.
+/// Deadline for closing a link that is given up.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// The way to a node.
+/// State of another node.
 #[derive(Debug)]
 struct Way {
     handle: Handle,
-    /// The links to it that were begun here, by lane.
+    /// The links to it that this daemon began, by lane.
     lanes: Vec<Option<Lane>>,
-    /// Which links of ours these are.
+    /// Epoch of the links that this daemon began.
     epoch: u64,
-    /// Which links of its own it has.
+    /// Instance and epoch of the links that the node began.
     theirs: Option<(u64, u64)>,
-    /// Not before this moment.
+    /// No attempt is made before this time.
     retry: Option<Deadline>,
-    /// No link to it can be made, and at the next attempt after this moment it is given up.
+    /// Set while no link to the node can be made. The first attempt that fails after this time gives the node up.
     give_up: Option<Deadline>,
-    /// Times that all that was under way with it ended.
+    /// Number of times that everything in flight with the node ended.
     lost: u64,
-    /// Whether the last of these is in the log: attempts in vain are no further ones.
+    /// Whether the current loss is in the log. Further failed attempts are not logged as new losses.
     is_logged: bool,
-    /// A limit on its events in the log.
+    /// Limits the log events of this node.
     quota: Quota,
 }
 
@@ -65,18 +66,18 @@ pub struct Peers<P: Provider = Rdma, N: Network = Tcp> {
     workers: Vec<Worker<P>>,
     links: Links<P, N>,
     own: NodeNumber,
-    /// A number that no other daemon has had.
+    /// A random number that distinguishes this daemon from every other one.
     instance: u64,
     lanes: u32,
     ways: BTreeMap<NodeNumber, Way>,
     accepted: Vec<Accepted>,
 }
 
-/// A link that was begun here.
+/// A link that this daemon began.
 #[derive(Debug)]
 struct Lane {
     id: LinkId,
-    /// Whether its first frame was sent.
+    /// Whether its first frame, which introduces this node, was sent.
     is_introduced: bool,
 }
 
@@ -84,12 +85,13 @@ struct Lane {
 #[derive(Debug)]
 struct Accepted {
     id: LinkId,
-    /// Its node, once it has said which.
+    /// Its node, after its first frame.
     from: Option<NodeNumber>,
 }
 
 impl<P: Provider, N: Network> Peers<P, N> {
-    /// No link yet; `lanes` links to each node, from 1 to [`LANES_MAX`]. The links are polled: see [`Peers::listen_polled`].
+    /// Creates the set of links, without any link, and `lanes` links to each node, from 1 to [`LANES_MAX`]. The links are polled: see
+    /// [`Peers::listen_polled`].
     ///
     /// # Errors
     /// As for [`Links::new`].
@@ -115,7 +117,7 @@ impl<P: Provider, N: Network> Peers<P, N> {
         })
     }
 
-    /// Lets the daemons of other nodes begin links, and returns the handle for them.
+    /// Accepts links from the daemons of other nodes, and returns the handle by which they connect.
     ///
     /// # Errors
     /// As for [`Links::listen_polled`].
@@ -123,8 +125,9 @@ impl<P: Provider, N: Network> Peers<P, N> {
         self.links.listen_polled(&self.node, &self.workers, address)
     }
 
-    /// Says by which handle a node is reached. Its links are made when the first message is for it. Another handle than before is of
-    /// another daemon: the links to the one before end, if there are any. Links that the other daemon began itself before stay otherwise.
+    /// Sets the handle by which a node is reached. Its links are made when the first message for it is sent. A different handle than before
+    /// means a different daemon. Then all links of the node are closed if this daemon has begun one and sent on it; otherwise only attempts
+    /// are dropped, and links that the other daemon began stay.
     pub fn add(&mut self, router: &mut Router, number: NodeNumber, handle: Handle) {
         self.own = router.node();
         router.add_node(number, self.lanes);
@@ -136,7 +139,7 @@ impl<P: Provider, N: Network> Peers<P, N> {
             let given_up = if way.lanes.iter().flatten().any(|lane| lane.is_introduced) {
                 forget(router, (&mut self.ways, &mut self.accepted), number, now)
             } else {
-                // The end of the daemon before was seen already, or nothing was sent to it: only attempts are over.
+                // The end of the previous daemon was noticed already, or nothing was sent to it: only attempts are dropped.
                 let attempts = way.lanes.iter_mut().filter_map(Option::take);
                 attempts.map(|lane| lane.id).collect()
             };
@@ -161,18 +164,18 @@ impl<P: Provider, N: Network> Peers<P, N> {
         self.ways.insert(number, way);
     }
 
-    /// The number of links that there are.
+    /// Number of links.
     #[must_use]
     pub fn links(&self) -> usize {
         self.links.ids().count()
     }
 
-    /// The links and the Workers that carry them, for one who watches them.
+    /// The links, and the Workers that carry them, for monitoring.
     pub fn watch(&mut self) -> (&Links<P, N>, &mut [Worker<P>]) {
         (&self.links, &mut self.workers)
     }
 
-    /// The nodes that are known, each with its links. The router knows what waits for them.
+    /// The known nodes, each with its links. The router adds the frames that wait for them.
     pub(crate) fn nodes(&self) -> Vec<NodeStatus> {
         let mut accepted = BTreeMap::<_, Vec<_>>::new();
         for link in &self.accepted {
@@ -215,10 +218,10 @@ impl<P: Provider, N: Network> Peers<P, N> {
         status
     }
 
-    /// Polls the links: frames in, frames out. Returns whether anything moved.
+    /// Polls the links: receives and sends frames. Returns whether anything moved.
     ///
     /// # Errors
-    /// A Worker cannot be polled, and is of no further use.
+    /// A Worker cannot be polled, and cannot be used any more.
     pub fn poll(&mut self, router: &mut Router) -> Result<bool, ProviderError> {
         let mut hearing = Hearing::new(
             router,
@@ -244,7 +247,7 @@ impl<P: Provider, N: Network> Peers<P, N> {
         }
     }
 
-    /// Sends the frames that wait, over links that are made where there are none.
+    /// Sends the frames that wait, and makes links if there are none.
     fn send(&mut self, router: &mut Router) -> bool {
         let mut lost = Vec::new();
         let Self {
@@ -285,7 +288,7 @@ impl<P: Provider, N: Network> Peers<P, N> {
             let hello = Frame::hello(own.0, *instance, way.epoch).bytes();
             let mut send = |frame| match links.send(lane.id, frame) {
                 Ok(_) => true,
-                // While it connects, too.
+                // Also while the link connects.
                 Err(PushRefusal::Full | PushRefusal::Recovering) => false,
                 Err(_) => {
                     lost.push(number);
@@ -309,7 +312,7 @@ impl<P: Provider, N: Network> Peers<P, N> {
 }
 
 impl<P: Watched> Peers<P, Tcp> {
-    /// Lets the daemons of other nodes begin links, whose handshakes have a thread, and returns the handle for them.
+    /// Accepts links from the daemons of other nodes, with a thread for the handshakes, and returns the handle by which they connect.
     ///
     /// # Errors
     /// As for [`Links::listen`].
@@ -317,7 +320,7 @@ impl<P: Watched> Peers<P, Tcp> {
         self.links.listen(&self.node, &self.workers, address)
     }
 
-    /// Gets ready to sleep, as [`Links::ready_to_sleep`] does: until when, or `None` if something happened.
+    /// Prepares for sleep, as [`Links::ready_to_sleep`] does. Returns the time to sleep until, or `None` if something happened.
     ///
     /// # Errors
     /// As for [`Links::ready_to_sleep`].
@@ -335,7 +338,7 @@ impl<P: Watched> Peers<P, Tcp> {
         let is_awake = is_moved || !given_up.is_empty();
         self.close(given_up);
         let until = ready?.filter(|_| !is_awake);
-        // Frames may wait for a node that is left alone for a while.
+        // Frames may wait for a node whose next attempt is later.
         Ok(until.map(|until| {
             if router.has_frames() {
                 until.min(retry)
@@ -345,7 +348,7 @@ impl<P: Watched> Peers<P, Tcp> {
         }))
     }
 
-    /// The descriptors that end a sleep.
+    /// The descriptors that have to wake a sleeping daemon.
     ///
     /// # Errors
     /// As for [`Links::watched`].
@@ -354,13 +357,13 @@ impl<P: Watched> Peers<P, Tcp> {
     }
 }
 
-/// Events of links, as they change the state of nodes.
+/// Handles events of links, and updates the state of the nodes.
 struct Hearing<'p> {
     router: &'p mut Router,
     ways: &'p mut BTreeMap<NodeNumber, Way>,
     accepted: &'p mut Vec<Accepted>,
     now: Instant,
-    /// Links to be closed once they are not borrowed any more.
+    /// Links to close after the poll, since they are borrowed now.
     given_up: Vec<LinkId>,
     is_moved: bool,
 }
@@ -394,7 +397,7 @@ impl<'p> Hearing<'p> {
                     self.introduce(id, message);
                 }
                 (_, Some(from)) if self.router.take_frame(from, message).is_err() => self.forget(from),
-                // Taken, or of a link that was given up.
+                // A message of a link that was given up.
                 _ => {}
             },
             LinkEvent::Session(SessionEvent::Final { .. }) => {
@@ -407,7 +410,7 @@ impl<'p> Hearing<'p> {
         }
     }
 
-    /// Ends a link that was begun here. Returns its node if that is lost: something was sent over the link, or the node was tried for long.
+    /// Ends a link that this daemon began. Returns its node if it is lost: a frame was sent over the link, or attempts failed for too long.
     fn end_lane(&mut self, id: LinkId) -> Option<NodeNumber> {
         let is_it = |lane: &Option<Lane>| lane.as_ref().is_some_and(|lane| lane.id == id);
         let mut ways = self.ways.iter_mut();
@@ -425,7 +428,7 @@ impl<'p> Hearing<'p> {
         None
     }
 
-    /// Takes the first frame of a link.
+    /// Handles the first frame of a link.
     fn introduce(&mut self, id: LinkId, message: &[u8]) {
         let Some((number, theirs)) = said_hello(message, self.ways) else {
             self.given_up.push(id);
@@ -453,7 +456,7 @@ impl<'p> Hearing<'p> {
     }
 }
 
-/// Ends all that is under way with a node, and returns the links to close.
+/// Ends everything in flight with a node, and returns the links to close.
 fn forget(
     router: &mut Router,
     (ways, accepted): (&mut BTreeMap<NodeNumber, Way>, &mut Vec<Accepted>),
@@ -463,7 +466,7 @@ fn forget(
     router.lose_node(number);
     let mut given_up = Vec::new();
     if let Some(way) = ways.get_mut(&number) {
-        // Nothing is lost with a node that was only tried.
+        // If a node was never linked, only attempts end: this is not counted as a loss.
         let is_begun = way.lanes.iter().flatten().any(|lane| lane.is_introduced);
         let is_linked = way.theirs.is_some() || is_begun;
         given_up.extend(way.lanes.iter_mut().filter_map(Option::take).map(|lane| lane.id));
@@ -483,7 +486,7 @@ fn forget(
     given_up
 }
 
-/// Reads the first frame of a link: a node that is known, and which links of its own these are.
+/// Parses the first frame of a link: a known node, and the instance and epoch of its links.
 fn said_hello(message: &[u8], ways: &BTreeMap<NodeNumber, Way>) -> Option<(NodeNumber, (u64, u64))> {
     let (frame, _) = Frame::parse(message).ok()?;
     let number = NodeNumber(frame.from);
@@ -526,7 +529,7 @@ mod tests {
         assert_eq!(hear(5, 1), (0, 1, 0), "another link of the same");
         assert_eq!(hear(5, 2), (2, 2, 1), "both are given up");
         assert_eq!(hear(6, 2), (1, 3, 2));
-        // It ends, and what waits for it ends by attempts in vain, in which nothing is lost.
+        // The node is forgotten. Messages for it end later by failed attempts, and nothing is counted as lost.
         let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, now);
         for lost in [3, 3] {
             hearing.forget(NodeNumber(1));

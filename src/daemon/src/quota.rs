@@ -1,4 +1,4 @@
-//! How many events processes and nodes may bring into the log: so many of each user or node in a second, and so many of all.
+//! Limits the log events that processes and nodes can cause: per second for each user or node, and per second for all together.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use doorbell::Deadline;
 use doorbell::provider::Instant;
 
-/// Events of one user in a second.
+/// Maximum number of events of one user in a second.
 const OF_USER_MAX: u32 = 8;
 
-/// Events of all users in a second.
+/// Maximum number of events of all users in a second.
 const OF_ALL_MAX: u32 = 64;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Events of this second. A user with none of them takes no memory.
+/// Counts of events in the current second. A user without events takes no memory.
 #[derive(Debug, Default)]
 pub(crate) struct Quota {
     ends: Option<Deadline>,
@@ -24,7 +24,7 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// Whether an event of a user is logged. One that is not is counted.
+    /// Whether an event of a user may be logged. Suppressed events are counted.
     pub(crate) fn allows(&mut self, user: u32, now: Instant) -> bool {
         self.ends.get_or_insert_with(|| Deadline::after(now, SECOND));
         let of_user = self.users.get(&user).copied().unwrap_or(0);
@@ -37,20 +37,20 @@ impl Quota {
         true
     }
 
-    /// Whether an event is logged. A second that has passed ends first, and nobody reports the events that were not logged in it.
+    /// Whether an event may be logged, in a new second if the current one has passed. Suppressed events are not reported.
     pub(crate) fn allows_next(&mut self, of: u32, now: Instant) -> bool {
         let _ = self.end(now);
         self.allows(of, now)
     }
 
-    /// Ends a second that has passed. Returns how many events were not logged in it; `None` if there were none, or it goes on.
+    /// Ends the second if it has passed. Returns how many events were suppressed in it. `None` if there were none, or the second goes on.
     pub(crate) fn end(&mut self, now: Instant) -> Option<u64> {
         self.ends.filter(|ends| ends.has_passed(now))?;
         let passed_over = core::mem::take(self).passed_over;
         (passed_over > 0).then_some(passed_over)
     }
 
-    /// When the events that were not logged are to be reported.
+    /// Time at which the number of suppressed events is to be reported.
     pub(crate) fn due(&self) -> Option<Deadline> {
         self.ends.filter(|_| self.passed_over > 0)
     }

@@ -1,15 +1,15 @@
-//! The router of a daemon: clients, their jobs and names, and the way of each message and operation between endpoints.
+//! The router of a daemon: clients, their jobs and names, and the routing of messages and operations between endpoints.
 //!
-//! It has no socket, thread or clock. `Server` gives it clients and their ends, and `Peers` the frames of other daemons.
+//! The router has no socket, thread or clock. `Server` adds and removes clients, and `Peers` passes in the frames of other daemons.
 //!
 //! # Back-pressure
-//! No report is dropped. A message that its receiver has no room for stays in its sender's ring, and blocks what is behind it there:
-//! so a process that does not read blocks its own senders alone. Between nodes each pair of endpoints has 16 credits. The receiving
-//! daemon keeps so many messages for the pair, so that no link is ever blocked by a receiver.
+//! No report is dropped. If a receiver has no room, the message stays in its sender's ring, and blocks later submissions of that sender. So
+//! a process that does not read blocks only the processes that send to it. Between nodes, each pair of endpoints has 16 credits. The
+//! receiving daemon buffers up to that many messages for the pair, so that a receiver never blocks a link.
 //!
 //! # Bounds
-//! A turn takes at most [`RouterLimits::turn`] messages of each client, and [`RouterLimits::turn_bytes`]. The order of turns is random: two
-//! clients whose messages are for one that has little room have equal parts of it, whoever else sends.
+//! A turn takes at most [`RouterLimits::turn`] submissions of each client, and [`RouterLimits::turn_bytes`]. The order of turns is random.
+//! So two clients that send to the same busy receiver get equal shares of its room, regardless of other senders.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -42,17 +42,17 @@ use watching::Members;
 #[cfg(test)]
 pub(crate) use remote::PeerFault;
 
-/// Name of a client. It is never used again.
+/// Identifies a client. Ids are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId {
     index: usize,
     incarnation: u64,
 }
 
-/// The most clients that are detached and whose memory waits to be taken. It is unmapped at once for more.
+/// Maximum number of detached clients whose memory waits to be unmapped by another thread. Beyond it the memory is unmapped at once.
 const RETIRED_MAX: usize = 64;
 
-/// Parts of a poll: messages are moved, reports are published, slots are handed back.
+/// Number of steps of a poll: move messages, publish reports, return slots.
 const POLL_PARTS: u32 = 3;
 
 impl ClientId {
@@ -61,33 +61,33 @@ impl ClientId {
         Self { index, incarnation }
     }
 
-    /// Its place among the clients.
+    /// The index of the client in the router's table.
     pub(crate) const fn index(self) -> usize {
         self.index
     }
 
-    /// A number that no other client of the router has had. It is never 0.
+    /// The incarnation, which no other client of the router has had. It is never 0.
     pub(crate) const fn incarnation(self) -> u64 {
         self.incarnation
     }
 }
 
-/// The clients of a user.
+/// Resources that the clients of a user occupy.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     clients: usize,
-    /// Bytes of their memory.
+    /// Bytes of their shared memory.
     bytes: u64,
-    /// Bytes of messages and operations of other nodes that wait for them.
+    /// Bytes of waiting messages and operations from other nodes.
     kept_bytes: u64,
 }
 
-/// Outcome of a submission.
+/// Result of routing a submission.
 enum Step {
     Done,
-    /// It is taken; its outcome comes later.
+    /// The submission is taken; its outcome comes later.
     Later,
-    /// It stays where it is.
+    /// The submission stays in the ring.
     Stalled,
     Refused(UndeliveredReason),
 }
@@ -98,31 +98,31 @@ pub struct Router {
     node: NodeNumber,
     limits: RouterLimits,
     clients: Vec<Option<Client>>,
-    /// By user and number: no user takes the numbers of another.
+    /// Jobs by user and number, so that users cannot claim each other's job numbers.
     jobs: BTreeMap<(u32, JobNumber), Members>,
     users: BTreeMap<u32, Usage>,
     incarnations: u64,
     order: Order,
-    /// Clients whose memory is not in the page table yet: the first one's next part is put there in each poll.
+    /// Clients whose memory is not completely mapped yet. Each poll maps the next part for the first one.
     unpopulated: VecDeque<ClientId>,
     payload: Vec<u8>,
     cut: VecDeque<(ClientId, CutReason, Ended)>,
-    /// Nodes that there is a way to.
+    /// Known nodes.
     nodes: BTreeSet<NodeNumber>,
     /// Frames for other nodes, by lane.
     out: BTreeMap<(NodeNumber, u32), Lane>,
     lanes: u32,
-    /// Counts of what waits for clients, by pairs.
+    /// Counts of messages and operations that wait for clients, by pair.
     kept: Kept,
-    /// Clients whose memory is still mapped.
+    /// Detached clients whose memory is still mapped.
     retired: VecDeque<Retired>,
-    /// Whether endpoints that are not there may come back soon.
+    /// Whether absent endpoints may attach again soon.
     is_expecting: bool,
     counts: RouterCounts,
 }
 
 impl Router {
-    /// A router without clients, for the node with this number.
+    /// Creates a router without clients, for the node with this number.
     #[must_use]
     pub fn new(node: NodeNumber, limits: &RouterLimits) -> Self {
         Self {
@@ -152,19 +152,19 @@ impl Router {
         self.node
     }
 
-    /// Counts since the beginning.
+    /// Counts since the router was created.
     #[must_use]
     pub const fn counts(&self) -> RouterCounts {
         self.counts
     }
 
-    /// Messages of other nodes that are kept for clients without room.
+    /// Number of messages and operations from other nodes that wait for room at their receivers.
     #[must_use]
     pub const fn kept(&self) -> usize {
         self.kept.total
     }
 
-    /// The clients that are attached, each with its process and its address.
+    /// Attached clients, each with its process and its address.
     pub fn clients(&self) -> impl Iterator<Item = (ClientId, Credentials, EndpointAddress)> {
         let named = |(index, client): (usize, &Option<Client>)| {
             let client = client.as_ref()?;
@@ -173,15 +173,16 @@ impl Router {
         self.clients.iter().enumerate().filter_map(named)
     }
 
-    /// Says whether endpoints of a daemon before may come back. While they may, what is for an endpoint that is not there waits.
+    /// Sets whether endpoints of the previous daemon may attach again. Meanwhile a message for an absent endpoint waits in its sender's
+    /// ring.
     pub fn set_expecting(&mut self, is_expecting: bool) {
         self.is_expecting = is_expecting;
     }
 
-    /// Looks whether a process may attach, before its memory is mapped.
+    /// Checks whether a process may attach, before its memory is mapped.
     ///
     /// # Errors
-    /// A limit is reached, the job has another key, or the endpoint's number is taken.
+    /// A limit is reached, the key is not the job's key, or the endpoint number is taken.
     pub fn admit(&self, who: Credentials, request: &AttachRequest) -> Result<(), AttachRefusal> {
         let clients = self.users.values().map(|user| user.clients);
         if clients.fold(0, usize::saturating_add) >= self.limits.clients_max {
@@ -212,7 +213,7 @@ impl Router {
         Ok(())
     }
 
-    /// Attaches a process, whose memory was adopted with the sizes of its [`EndpointLayout`](crate::layout::EndpointLayout).
+    /// Attaches a process whose memory was adopted with the [`EndpointLayout`](crate::layout::EndpointLayout) of its request.
     ///
     /// # Errors
     /// As for [`Router::admit`].
@@ -239,7 +240,7 @@ impl Router {
             None => {
                 let count = self.clients.len();
                 if count == self.clients.capacity() {
-                    // An eighth more: twice as many would leave half of a large table empty.
+                    // Grows by an eighth: doubling would leave half of a large table empty.
                     self.clients.reserve_exact((count / 8).max(8));
                 }
                 self.clients.push(None);
@@ -265,7 +266,8 @@ impl Router {
         Ok(id)
     }
 
-    /// Frees all that a client had, and reports its end to the endpoints that it exchanged messages with. `None` if it is detached already.
+    /// Frees all resources of a client, and reports its end to the endpoints that it exchanged messages with. Returns `None` if it is
+    /// already detached.
     pub fn detach(&mut self, id: ClientId, reason: GoneReason) -> Option<Ended> {
         let client = self.client(id.index)?;
         if client.incarnation != id.incarnation {
@@ -274,23 +276,23 @@ impl Router {
         self.remove(id.index, reason)
     }
 
-    /// The next client that was cut off, once each. It is detached already.
+    /// Returns the next client that was cut off, once each. It is already detached.
     pub fn take_cut(&mut self) -> Option<(ClientId, CutReason, Ended)> {
         self.cut.pop_front()
     }
 
-    /// The memory of a client that is detached, if it is large: dropping it takes long, and another thread can do that.
+    /// Returns a detached client whose memory is large. Dropping it takes long, so another thread should do so.
     pub fn take_retired(&mut self) -> Option<Retired> {
         self.retired.pop_front()
     }
 
-    /// Moves messages, of each client a bounded number. `wake` names the clients that sleep and have something to do. Returns whether
-    /// anything was moved: if not, nothing is to be done before a client or a peer does something.
+    /// Moves messages, a bounded number for each client. Calls `wake` with each client that sleeps and has something to do. Returns whether
+    /// anything was moved. If not, there is nothing to do until a client or a peer acts.
     pub fn poll(&mut self, wake: impl FnMut(ClientId)) -> bool {
         self.poll_parts(wake, POLL_PARTS)
     }
 
-    /// Does the first so many parts of a poll: a daemon may die behind each.
+    /// Does only the first steps of a poll. Tests use it for a daemon that dies after any step.
     pub(crate) fn poll_parts(&mut self, wake: impl FnMut(ClientId), parts: u32) -> bool {
         let mut is_moved = parts > 0 && (self.move_all() | self.populate());
         if parts > 1 {
@@ -302,7 +304,7 @@ impl Router {
         is_moved
     }
 
-    /// Puts some pages of a new client into the page table. The others go on meanwhile. An access that comes first finds the page itself.
+    /// Maps some pages of a new client, so that other clients are not delayed. An earlier access faults its page in.
     fn populate(&mut self) -> bool {
         let Some(id) = self.unpopulated.pop_front() else {
             return false;
@@ -315,7 +317,7 @@ impl Router {
         true
     }
 
-    /// Moves messages and operations. Clients see nothing of that yet.
+    /// Moves messages and operations. Nothing is visible to clients yet.
     fn move_all(&mut self) -> bool {
         let mut is_moved = false;
         for index in self.order.next(self.clients.len()) {
@@ -337,7 +339,7 @@ impl Router {
         }
     }
 
-    /// Hands slots back, once all reports are published: see [`Client::hand_back`].
+    /// Returns slots, after all reports are published: see [`Client::hand_back`].
     fn hand_back(&mut self, mut wake: impl FnMut(ClientId)) -> bool {
         let mut is_moved = false;
         for (index, client) in self.clients.iter_mut().enumerate() {
@@ -351,8 +353,8 @@ impl Router {
         is_moved
     }
 
-    /// Gives a turn to a client that is going to be detached. Returns whether there is more: then poll, and call it again. Without room it
-    /// moves nothing. Somebody may still write into its ring, so give it a limited time.
+    /// Gives a turn to a client that is going to be detached. Returns whether there may be more: then poll, and call it again. If its
+    /// receiver has no room, nothing moves. Another process may still write into its ring, so the caller has to set a time limit.
     pub fn poll_last(&mut self, id: ClientId) -> bool {
         let is_same = self
             .client(id.index)
@@ -360,12 +362,12 @@ impl Router {
         is_same && matches!(self.turn(id.index), Ok(true))
     }
 
-    /// Announces to all clients that the daemon sleeps. Poll once more before it does.
+    /// Announces to all clients that the daemon sleeps. The caller has to poll once more before it sleeps.
     pub fn announce_sleep(&self) {
         self.daemon_flags().for_each(announce_sleep);
     }
 
-    /// The daemon's sleep is over.
+    /// Withdraws the announcement of a sleep.
     pub fn withdraw_sleep(&self) {
         self.daemon_flags().for_each(withdraw_sleep);
     }
@@ -382,7 +384,7 @@ impl Router {
         self.clients.get_mut(index)?.as_mut()
     }
 
-    /// Outcome of what is for an endpoint of this node that is not there.
+    /// Result for a submission to an absent endpoint of this node.
     const fn no_endpoint(&self) -> Step {
         if self.is_expecting {
             Step::Stalled
@@ -391,7 +393,7 @@ impl Router {
         }
     }
 
-    /// The client with this endpoint number in a job.
+    /// The index of the client with this endpoint number in a job.
     fn member(&self, job: &Job, endpoint: u32) -> Option<usize> {
         self.jobs
             .get(&(job.user, job.number))?
@@ -400,7 +402,7 @@ impl Router {
             .copied()
     }
 
-    /// One client's turn: what waits for it, then what it submits.
+    /// One turn of a client: first the entries that wait for it, then its submissions.
     #[inline]
     fn turn(&mut self, index: usize) -> Result<bool, CutReason> {
         let (mut bytes, mut reported) = (0_u64, 0);
@@ -412,7 +414,7 @@ impl Router {
             let Some(client) = self.client_mut(index) else {
                 break;
             };
-            // A client that does not read its refusals gets no more of them.
+            // A client that does not read its reports gets no more of them.
             if client.owes_much() {
                 break;
             }
@@ -476,7 +478,7 @@ impl Router {
             }
             is_moved = true;
         }
-        // Counted once for all that was taken.
+        // The bytes of the whole turn are added at once.
         if bytes > 0 {
             self.counts.taken_bytes = self.counts.taken_bytes.wrapping_add(bytes);
             if let Some(client) = self.client_mut(index) {
@@ -486,8 +488,7 @@ impl Router {
         Ok(self.report_waiting(index, &mut reported)? || is_moved)
     }
 
-    /// Reports what waits for a client as far as there is room, and carries out the operations that wait, until its turn has as many `bytes`
-    /// of them as it may.
+    /// Reports waiting entries as far as there is room, and executes waiting operations, until the turn's limit of `bytes` is reached.
     #[inline]
     fn report_waiting(&mut self, index: usize, bytes: &mut u64) -> Result<bool, CutReason> {
         let has_any = self.client(index).is_some_and(Client::has_waiting);
@@ -528,7 +529,7 @@ impl Router {
         Ok(is_moved)
     }
 
-    /// Gives a message to a process of this node that its sender has met, and takes it from the sender. `false` if there is more to it.
+    /// Copies a message to a process of this node over a cached route, and takes it from the sender. Returns `false` if it has to be routed.
     #[inline]
     fn move_known(&mut self, index: usize, message: &Message) -> bool {
         let known = self
@@ -546,13 +547,13 @@ impl Router {
         is_moved
     }
 
-    /// Gives a message to an endpoint of this node.
+    /// Delivers a message to an endpoint of this node.
     fn route_here(&mut self, index: usize, submission: &Message) -> Step {
         let contacts_max = self.limits.contacts_max;
         let Some((job, from)) = self.client(index).map(|client| (client.job, client.address)) else {
             return Step::Stalled;
         };
-        // A way that was found before is right as long as the same process is there, and both have met.
+        // A cached route is valid as long as the same process is there. Both are already contacts of each other.
         let known = self
             .client(index)
             .and_then(|client| client.routes.get(submission.to.endpoint));
@@ -571,7 +572,7 @@ impl Router {
             return Step::Refused(UndeliveredReason::TooLong);
         }
         match receiver.has_room() {
-            // Behind what waits: reports stay in order.
+            // Waiting entries come first, so that reports stay in order.
             Ok(true) if receiver.waiting.is_empty() => {}
             Ok(_) => return Step::Stalled,
             Err(reason) => {
@@ -665,7 +666,7 @@ impl Router {
     }
 }
 
-/// Two clients. `None` if they are one, or one is not there.
+/// Borrows two clients. Returns `None` if they are the same, or one does not exist.
 #[inline]
 fn both(clients: &mut [Option<Client>], one: usize, other: usize) -> Option<(&mut Client, &mut Client)> {
     let (low, high) = clients.split_at_mut_checked(one.max(other))?;

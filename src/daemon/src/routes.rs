@@ -1,13 +1,13 @@
-//! The last ways to endpoints of this node, by their numbers: most messages need no search.
+//! A cache of routes to endpoints of this node, by their numbers, so that most messages need no search.
 
 use crate::client_state::Client;
 use crate::router::ClientId;
 
-/// Ways of one client. There are as many places as are needed, a power of two; none for a client that sends nothing.
+/// Direct-mapped route cache of one client. The number of entries is a power of two and grows on demand; a client that sends nothing has none.
 #[derive(Debug, Default)]
 pub(crate) struct Routes(Box<[Route]>);
 
-/// A way to the client that had this number in the job. A free place names one that there never was.
+/// Route to the client that had this number in the job. A free entry has incarnation 0, which no client has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Route {
     endpoint: u32,
@@ -15,31 +15,31 @@ pub(crate) struct Route {
     incarnation: u64,
 }
 
-/// Places of the first way, and the most.
+/// Smallest and largest number of entries.
 const ROUTES_MIN: usize = 4;
 const ROUTES_MAX: usize = 64;
 
 impl Route {
-    /// The place of the client among all.
+    /// The index of the client in the router's table.
     pub(crate) const fn index(self) -> usize {
         self.index as usize
     }
 
-    /// Whether it leads to this process, and not to one before or to nobody.
+    /// Whether the route leads to this process, and not to an earlier process in the same table entry.
     pub(crate) const fn is_to(self, client: &Client) -> bool {
         self.incarnation == client.incarnation
     }
 }
 
 impl Routes {
-    /// The way to the client that had this number in the job. It may be gone by now.
+    /// Returns the cached route to an endpoint. The client may be gone by now.
     #[inline]
     pub(crate) fn get(&self, endpoint: u32) -> Option<Route> {
         let place = self.0.get(self.place(endpoint))?;
         (place.endpoint == endpoint).then_some(*place)
     }
 
-    /// Keeps a way. It takes the place of another one only if there are as many places as may be.
+    /// Caches a route. It evicts another route only if the cache has its largest size.
     pub(crate) fn set(&mut self, endpoint: u32, id: ClientId) {
         let is_taken = |all: &Self| {
             let there = all.0.get(all.place(endpoint));

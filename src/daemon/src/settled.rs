@@ -1,28 +1,28 @@
-//! Which of a client's submissions have an outcome that it can find, even if the daemon dies now.
+//! Tracks which of a client's submissions have an outcome that the client can find even if the daemon dies now.
 
 use std::collections::VecDeque;
 
-/// The most submissions behind the first one without an outcome. Then the client waits for that outcome.
+/// Maximum number of submissions from the first one without an outcome on. At the limit the client waits for that outcome.
 pub(crate) const OPEN_MAX: usize = 16 * 1024;
 
-/// Submissions by their positions: the order in which they were taken.
+/// Outcomes of submissions, by position: the order in which they were taken.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
-    /// All in front of this position have an outcome.
+    /// All submissions before this position have an outcome.
     through: u64,
-    /// From `through` on, whether each has one.
+    /// For each submission from `through` on, whether it has an outcome.
     open: VecDeque<bool>,
 }
 
 impl Settled {
-    /// Takes the next submission, and returns its position.
+    /// Adds the next submission, without an outcome, and returns its position.
     pub(crate) fn take(&mut self) -> u64 {
         let position = self.next();
         self.open.push_back(false);
         position
     }
 
-    /// Takes the next submission, which has its outcome.
+    /// Adds the next submission, which already has its outcome.
     pub(crate) fn take_settled(&mut self) {
         if self.open.is_empty() {
             self.through = self.through.wrapping_add(1);
@@ -36,7 +36,7 @@ impl Settled {
         self.through.wrapping_add(self.open.len() as u64)
     }
 
-    /// Notes that a submission has its outcome.
+    /// Records that a submission has its outcome.
     pub(crate) fn settle(&mut self, position: u64) {
         let at = usize::try_from(position.wrapping_sub(self.through)).unwrap_or(usize::MAX);
         if let Some(is_settled) = self.open.get_mut(at) {
@@ -48,17 +48,17 @@ impl Settled {
         }
     }
 
-    /// Whether no more may be taken.
+    /// Whether the limit is reached, so that no more submissions may be taken.
     pub(crate) fn is_full(&self) -> bool {
         self.open.len() >= OPEN_MAX
     }
 
-    /// Submissions that were taken and have no outcome.
+    /// Number of submissions without an outcome.
     pub(crate) fn without_outcome(&self) -> u64 {
         self.open.iter().filter(|is_settled| !**is_settled).count() as u64
     }
 
-    /// All submissions in front of this position have an outcome.
+    /// All submissions before this position have an outcome.
     pub(crate) const fn through(&self) -> u64 {
         self.through
     }
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(settled.through(), 0);
         settled.settle(0);
         assert_eq!(settled.through(), 3);
-        // One that is behind or not there yet changes nothing.
+        // A count that is behind, or beyond the submissions, changes nothing.
         settled.settle(0);
         settled.settle(9);
         assert_eq!((settled.through(), settled.take()), (3, 3));

@@ -1,6 +1,6 @@
-//! The state of a daemon as it reports it: what it counted, its nodes and links, its jobs and endpoints.
+//! The state of a daemon: its counts, nodes, links, jobs and endpoints.
 //!
-//! On the socket it is a sequence of big-endian words of 64 bits, in memory of the process that asks. Nothing here has a socket.
+//! The encoding is a sequence of big-endian words of 64 bits, in memory of the process that queries the status. This file has no socket.
 
 use doorbell::link::HealthState;
 
@@ -8,22 +8,22 @@ use crate::name::{JobNumber, NodeNumber};
 use crate::reason::{AttachRefusal, CutReason};
 use crate::router::RouterCounts;
 
-/// The version of the words.
+/// Version of the encoding.
 const VERSION: u64 = 1;
 
 const WORD_BYTES: usize = 8;
 
-/// Something that is one word.
+/// A value that is encoded as one word.
 trait Word: Sized {
     fn to_word(&self) -> u64;
 
     fn of_word(word: u64) -> Option<Self>;
 }
 
-/// Words that are read one after the other.
+/// The remaining words of an encoded status.
 type Words<'w> = dyn Iterator<Item = u64> + 'w;
 
-/// A part of a status: a word, or a record of several.
+/// A part of a status: a word, or a record.
 trait Part: Sized {
     fn put(&self, words: &mut Vec<u64>);
 
@@ -40,7 +40,7 @@ impl<W: Word> Part for W {
     }
 }
 
-/// As many as the first word says, one behind the other.
+/// Encoded as the number of items, then the items.
 impl<P: Part> Part for Vec<P> {
     fn put(&self, words: &mut Vec<u64>) {
         words.push(self.len() as u64);
@@ -51,12 +51,12 @@ impl<P: Part> Part for Vec<P> {
 
     fn take(words: &mut Words<'_>) -> Option<Self> {
         let count = words.next()?;
-        // Nothing is reserved for a count that the words may not hold.
+        // No memory is reserved in advance, since the count may be wrong.
         (0..count).map(|_| P::take(words)).collect()
     }
 }
 
-/// Numbers that are a word.
+/// Implements `Word` for types by two conversions.
 macro_rules! numbers {
     ($($name:ty: $of:expr, $to:expr;)*) => {
         $(impl Word for $name {
@@ -88,7 +88,7 @@ numbers! {
     LinkState: LinkState::of, |state| *state as u64;
 }
 
-/// A process's number, or 0 for none.
+/// A process ID, or 0 for none.
 impl Word for Option<u32> {
     fn to_word(&self) -> u64 {
         self.map_or(0, u64::from)
@@ -99,7 +99,7 @@ impl Word for Option<u32> {
     }
 }
 
-/// Declares records of parts, in order.
+/// Declares records, which are encoded field by field.
 macro_rules! records {
     ($($(#[$attribute:meta])* $name:ident { $($(#[$of:meta])* $field:ident: $type:ty,)* })*) => {
         $($(#[$attribute])*
@@ -124,7 +124,7 @@ macro_rules! records {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkState {
-    /// No rail is connected, at first or for a while.
+    /// No rail is connected: not yet, or temporarily.
     Connecting = 1,
     /// All its rails are up.
     Up = 2,
@@ -142,7 +142,7 @@ impl LinkState {
         }
     }
 
-    /// The state of a link with such rails.
+    /// The state of a link with these rails.
     pub(crate) fn of_rails(is_connected: bool, mut rails: impl Iterator<Item = HealthState>) -> Self {
         if !is_connected {
             Self::Connecting
@@ -165,29 +165,29 @@ impl LinkState {
 }
 
 records! {
-    /// How often a process was refused for a reason.
+    /// Number of refused processes, for one reason.
     RefusedCount {
         /// The reason.
         reason: AttachRefusal,
-        /// How often.
+        /// The number of processes.
         count: u64,
     }
 
-    /// How often a client was cut off for a reason.
+    /// Number of clients that were cut off, for one reason.
     CutCount {
         /// The reason.
         reason: CutReason,
-        /// How often.
+        /// The number of clients.
         count: u64,
     }
 
     /// Messages and operations of one process, or of all processes of a job.
     Traffic {
-        /// Submissions that the daemon took: messages, operations, grants and their ends.
+        /// Submissions that the daemon took: messages, operations, grants and revocations.
         submitted: u64,
         /// Bytes of the messages and operations among them.
         sent_bytes: u64,
-        /// Events that the daemon gave: messages, outcomes, and ends of others.
+        /// Reports that the daemon published: messages, outcomes, and the ends of other endpoints.
         reported: u64,
         /// Bytes of the messages among them.
         received_bytes: u64,
@@ -195,31 +195,31 @@ records! {
 
     /// A link to another node.
     LinkStatus {
-        /// Whether this node began it. A node sends over the links that it began.
+        /// Whether this node began the link. A node sends over the links that it began.
         is_begun_here: bool,
-        /// The state of its rails together.
+        /// The combined state of its rails.
         state: LinkState,
-        /// How many rails there are.
+        /// Number of rails.
         rails: u32,
-        /// How many of the rails are up.
+        /// Number of rails that are up.
         rails_up: u32,
-        /// Bytes that its rails sent, with their headers.
+        /// Bytes that its rails sent, including headers.
         sent_bytes: u64,
-        /// Bytes that its rails received, with their headers.
+        /// Bytes that its rails received, including headers.
         received_bytes: u64,
     }
 
-    /// Another node that this one knows.
+    /// Another node.
     NodeStatus {
         /// The number of the node.
         node: NodeNumber,
-        /// Times that its links ended with all that was on its way.
+        /// Number of times that its links ended, with everything in flight.
         lost: u64,
         /// Frames that wait for a link to it.
         waiting_frames: u64,
         /// The bytes of these frames.
         waiting_bytes: u64,
-        /// Links that either node began.
+        /// Links between the two nodes, whichever of them began the link.
         links: Vec<LinkStatus>,
     }
 
@@ -229,17 +229,17 @@ records! {
         uid: u32,
         /// The number of the job.
         job: JobNumber,
-        /// A number that is lower for an older job.
+        /// Rank by age: an older job has a lower number.
         age: u64,
-        /// Processes that are attached.
+        /// Number of attached processes.
         processes: u64,
         /// Bytes of their rings, cells and arenas.
         memory_bytes: u64,
-        /// Traffic of all processes that it had.
+        /// Traffic of all its processes, including the processes that have ended.
         traffic: Traffic,
     }
 
-    /// An endpoint: a process that is attached.
+    /// An endpoint, that is, an attached process.
     EndpointStatus {
         /// The user of the process.
         uid: u32,
@@ -247,50 +247,50 @@ records! {
         job: JobNumber,
         /// The number of the endpoint.
         endpoint: u32,
-        /// The process. `None` if that is in a namespace which the daemon does not see into.
+        /// The process ID. `None` if the daemon cannot see the process's PID namespace.
         pid: Option<u32>,
-        /// A number that no other process of this daemon has had.
+        /// The incarnation: a number that no other process of this daemon has had.
         incarnation: u64,
         /// Whole seconds since it attached.
         attached_s: u64,
-        /// Submissions in its ring that are not taken: the first one has to wait, or came just now.
+        /// Submissions in its ring that the daemon has not taken: the first one has to wait, or has just come.
         queued: u64,
         /// Messages and operations that were taken and have no outcome yet.
         in_flight: u64,
-        /// Messages and reports for it that wait for room in its ring.
+        /// Messages and reports that wait for room in its ring.
         waiting: u64,
-        /// Traffic so far.
+        /// Its traffic.
         traffic: Traffic,
     }
 
-    /// The state of a daemon. A user sees its own jobs and endpoints; the root user and the daemon's user see all of them.
+    /// The state of a daemon. A user sees its own jobs and endpoints. Root and the daemon's user see all of them.
     DaemonStatus {
         /// The number of its node.
         node: NodeNumber,
-        /// A number of the daemon that rises with each one of this host.
+        /// The epoch, which increases with each daemon until the host reboots.
         epoch: u64,
-        /// Whole seconds since it began.
+        /// Whole seconds since the daemon started.
         running_s: u64,
-        /// Whether jobs and endpoints of all users are here.
+        /// Whether the status has the jobs and endpoints of all users.
         sees_all: bool,
-        /// Processes that are attached, of all users.
+        /// Number of attached processes of all users.
         processes: u64,
-        /// Counts since the beginning. For a user who does not see all, the counts of traffic are 0, here, in `kept` and of nodes and links.
+        /// Counts since the start. For a user that does not see everything, traffic is reported as 0: here, in `kept`, and for nodes and links.
         counts: RouterCounts,
-        /// Messages and operations of other nodes that wait for processes of this one.
+        /// Messages and operations from other nodes that wait for processes of this node.
         kept: u64,
-        /// Messages and operations of other nodes that were lost without an outcome: 0, unless the daemon has a fault. It is `counts.arrived`
-        /// without `counts.answered` and `kept`.
+        /// Messages and operations from other nodes that were lost without an outcome: `counts.arrived` minus `counts.answered` and `kept`.
+        /// Any number but 0 is an error in the daemon.
         dropped: u64,
-        /// Processes that were refused, by reason.
+        /// Numbers of refused processes, by reason.
         refused: Vec<RefusedCount>,
-        /// Clients that were cut off, by reason.
+        /// Numbers of clients that were cut off, by reason.
         cut: Vec<CutCount>,
         /// Other nodes.
         nodes: Vec<NodeStatus>,
         /// Jobs.
         jobs: Vec<JobStatus>,
-        /// Endpoints that are left out, since the status would be too long.
+        /// Number of endpoints that are left out, since the status would be too long.
         left_out: u64,
         /// Endpoints.
         endpoints: Vec<EndpointStatus>,
@@ -312,7 +312,7 @@ impl Part for RouterCounts {
 }
 
 impl Traffic {
-    /// Traffic of a process that moved nothing.
+    /// No traffic.
     pub(crate) const NONE: Self = Self {
         submitted: 0,
         sent_bytes: 0,
@@ -320,7 +320,7 @@ impl Traffic {
         received_bytes: 0,
     };
 
-    /// Adds that of another process.
+    /// Adds the traffic of another process.
     pub(crate) const fn add(&mut self, other: &Self) {
         self.submitted = self.submitted.wrapping_add(other.submitted);
         self.sent_bytes = self.sent_bytes.wrapping_add(other.sent_bytes);
@@ -330,7 +330,7 @@ impl Traffic {
 }
 
 impl DaemonStatus {
-    /// As bytes of which no more than `bytes_max` are used: endpoints beyond that are left out, and counted. `None` if the rest alone has more.
+    /// Encodes the status in at most `bytes_max` bytes, and leaves out endpoints if necessary. Returns `None` if even the rest is too long.
     pub(crate) fn write(&mut self, bytes_max: usize) -> Option<Vec<u8>> {
         let mut words = self.words();
         let words_max = bytes_max / WORD_BYTES;
@@ -355,10 +355,10 @@ impl DaemonStatus {
         words
     }
 
-    /// Reads all of these bytes.
+    /// Parses a whole encoded status.
     ///
     /// # Errors
-    /// They are of another version, or none.
+    /// Returns `None` if the bytes have another version, or are invalid.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let chunks = bytes.chunks_exact(WORD_BYTES);
         let is_whole = chunks.remainder().is_empty();
@@ -381,7 +381,7 @@ pub(crate) mod tests {
     use crate::reason::{AttachRefusal, CutReason};
     use crate::router::RouterCounts;
 
-    /// A status in which no two numbers are equal.
+    /// Returns a status in which no two numbers are equal.
     pub(crate) fn status() -> DaemonStatus {
         let mut next = 100;
         let mut number = || {
@@ -487,10 +487,10 @@ pub(crate) mod tests {
         for at in (0..bytes.len()).step_by(8) {
             let mut wrong = bytes.clone();
             wrong[at..at + 8].fill(0xff);
-            // A count of a list may be anything, and no memory is taken for it.
+            // The count of a list may be wrong, and no memory is allocated for it.
             refused += usize::from(DaemonStatus::parse(&wrong).is_none());
         }
-        // The version, 2 nodes, 4 halves of each of 3 links and 2 endpoints but for u64, bool, reasons, lists.
+        // The version, 2 nodes, 4 halves of each of 3 links, and 2 endpoints, except u64, bool, reasons and lists.
         assert!(refused >= 30, "{refused}");
     }
 

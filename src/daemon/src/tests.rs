@@ -1,4 +1,5 @@
-//! Routers of several nodes and their clients in one process, from a seed: real memory, no sockets, and frames that are late or wait.
+//! Routers of several nodes and their clients in one process, driven by a seed. Memory is real, there are no sockets, and frames may
+//! be delayed.
 
 mod book;
 mod golden;

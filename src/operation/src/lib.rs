@@ -1,6 +1,6 @@
-//! Tools for operators of doorbell, beside the data path: settings, the topology of a host, its preflight, and metrics.
+//! Tools for operators of doorbell, apart from the data path: settings, the topology of a host, its preflight, and metrics.
 //!
-//! All of it stands on the public API of `doorbell`. An engine that has its own configuration and metrics does without this package.
+//! This package uses only the public API of `doorbell`. An engine with its own configuration and metrics does not need it.
 
 mod metrics;
 mod metrics_server;

@@ -1,4 +1,4 @@
-//! Metrics over HTTP, for any client: one request a connection, each with a deadline, on a thread of its own.
+//! Serves metrics over HTTP, on a separate thread: one request for each connection, with a deadline.
 
 use core::net::SocketAddr;
 use core::panic::AssertUnwindSafe;
@@ -18,37 +18,37 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::metrics::request::{Asked, Refusal, answer, read};
 
-/// The longest time of a connection.
+/// Maximum duration of a connection.
 const CONVERSATION_SPAN: Duration = Duration::from_secs(2);
-/// Connections at a time; one more ends the oldest.
+/// Maximum number of open connections. A further one closes the oldest.
 const CONVERSATIONS_MAX: usize = 16;
-/// Limit on the bytes that are read and discarded behind a request, so that the answer is not lost by a reset.
+/// Maximum number of bytes that are read and discarded after a request, so that a connection reset does not lose the answer.
 const UNREAD_BYTES_MAX: usize = 64 << 10;
-/// The pause after a failed accept, as for want of descriptors.
+/// Pause after a failed `accept`, for example without free descriptors.
 const NAP: Duration = Duration::from_millis(100);
-/// The longest wait for the thread when the server is dropped.
+/// Longest time that dropping the server waits for its thread.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Answers `GET /metrics` at a TCP port, on a thread of its own, until it is dropped.
+/// Answers `GET /metrics` on a TCP port, on a separate thread, until it is dropped.
 ///
-/// There is neither authentication nor encryption: bind it to the loopback address, or to a network whose hosts may know the
-/// metrics. A client that is slow, asks for too much or for anything else gets an error, or is disconnected. At most 16
-/// connections are open at a time, none for longer than two seconds.
+/// There is no authentication and no encryption: bind it to the loopback address, or to a network whose hosts may see the metrics.
+/// A client that is slow, sends too much, or requests anything else gets an error, or is disconnected. At most 16 connections are
+/// open at a time, each for at most two seconds.
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
-    /// The thread ends once this is closed.
+    /// The thread ends after this socket is closed.
     stop: Option<UnixStream>,
-    /// Disconnected once the thread is gone, and the port free.
+    /// Disconnected after the thread has ended and the port is free.
     over: mpsc::Receiver<()>,
 }
 
 impl MetricsServer {
-    /// Listens at this address. `render` makes the text for each request: that of a [`Metrics`](crate::Metrics). If it panics, the
-    /// answer is status 500, and the next request calls it again.
+    /// Listens at this address. `render` returns the text for each request, usually from a [`Metrics`](crate::Metrics). If it
+    /// panics, the answer has status 500, and the next request calls it again.
     ///
     /// # Errors
-    /// The address cannot be bound, or the system gave no thread or descriptor.
+    /// The address cannot be bound, or no thread or descriptor can be created.
     pub fn start(at: SocketAddr, render: impl FnMut() -> String + Send + 'static) -> io::Result<Self> {
         Self::start_with(at, CONVERSATION_SPAN, render)
     }
@@ -87,7 +87,7 @@ impl MetricsServer {
         })
     }
 
-    /// The address at which it listens.
+    /// The local address.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -96,27 +96,27 @@ impl MetricsServer {
 
 impl Drop for MetricsServer {
     fn drop(&mut self) {
-        // Children of this process may hold copies of the descriptor.
+        // `shutdown` rather than close, since child processes may hold copies of the descriptor.
         if let Some(stop) = self.stop.take() {
             let _ = stop.shutdown(Shutdown::Both);
         }
-        // A thread that takes longer, rendering the text, ends by itself.
+        // A thread that is still rendering ends later by itself.
         let _ = self.over.recv_timeout(DROP_PATIENCE);
     }
 }
 
-/// The port and its connections.
+/// The listening socket and its connections.
 struct Port {
     listener: TcpListener,
     span: Duration,
-    /// The oldest first.
+    /// Oldest first.
     conversations: VecDeque<Conversation>,
     /// No connection is accepted before this time.
     closed_until: Option<Deadline>,
 }
 
 impl Port {
-    /// Waits until there is something to do. Returns whether the other end of `stop` is closed.
+    /// Waits for an event. Returns whether the other end of `stop` is closed.
     fn wait(&self, stop: &UnixStream) -> bool {
         let (now, closed) = (Tcp.now(), self.closed_until);
         let ends = self.conversations.iter().map(|conversation| conversation.until);
@@ -133,13 +133,13 @@ impl Port {
         let mut fds: Vec<_> = core::iter::once(stop).chain(port).chain(streams).collect();
         let waited = poll(&mut fds, span.as_ref());
         if waited.is_err_and(|error| error != rustix::io::Errno::INTR) {
-            // Out of memory, perhaps.
+            // For example out of memory.
             thread::sleep(NAP);
         }
         fds.first().is_some_and(|stop| !stop.revents().is_empty())
     }
 
-    /// Accepts the connections that wait, up to the limit of open ones.
+    /// Accepts waiting connections, up to the limit.
     fn accept(&mut self) {
         self.closed_until = self
             .closed_until
@@ -160,7 +160,7 @@ impl Port {
                         .push_back(Conversation::new(stream, within(self.span)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // The connection may have failed; or there are no descriptors, and the next attempt would fail at once.
+                // The connection may have failed. Or no descriptor is free, and another attempt would fail immediately.
                 Err(_) => {
                     self.closed_until = Some(within(NAP));
                     return;
@@ -178,15 +178,15 @@ struct Conversation {
 }
 
 enum Stage {
-    /// The bytes read so far.
+    /// The received bytes.
     Asking(Vec<u8>),
-    /// The answer, and the number of its bytes that are written.
+    /// The answer, and the number of bytes already written.
     Answering(Vec<u8>, usize),
-    /// The answer is out, and so much was thrown away.
+    /// The answer is sent; counts the bytes discarded since.
     Leaving(usize),
 }
 
-/// The progress of a conversation. If it cannot advance now, that is the error "would block".
+/// Progress of a connection. The error "would block" means that it cannot advance now.
 enum Step {
     Further,
     Over,
@@ -209,7 +209,7 @@ impl Conversation {
         PollFd::new(&self.stream, flags)
     }
 
-    /// Advances as far as it can; returns whether the conversation goes on.
+    /// Advances as far as possible. Returns whether the connection continues.
     fn advance(&mut self, render: &mut impl FnMut() -> String) -> bool {
         loop {
             match self.step(render) {
@@ -224,7 +224,7 @@ impl Conversation {
         }
         let is_late = self.until.remaining(Tcp.now()).is_zero();
         if is_late && matches!(self.stage, Stage::Asking(_)) {
-            // Bytes that are not sent at once are lost.
+            // Sent without waiting: bytes that do not fit into the socket buffer are lost.
             let _ = self.stream.write(Refusal::TooSlow.answer().as_bytes());
         }
         !is_late
@@ -257,7 +257,7 @@ impl Conversation {
                     self.stage = Stage::Leaving(0);
                     return Ok(Step::Further);
                 }
-                // std sends with MSG_NOSIGNAL, so that a closed peer is an error and no signal.
+                // std sends with MSG_NOSIGNAL, so that a closed peer causes an error, not a signal.
                 let count = self.stream.write(rest)?;
                 *written = written.saturating_add(count);
             }

@@ -1,4 +1,4 @@
-//! Counters of the kernel for the ports of a device, by plain reads of sysfs.
+//! The kernel's counters of a device's ports, read from sysfs.
 
 use std::fs::{self, DirEntry};
 use std::io::Read as _;
@@ -9,52 +9,52 @@ use doorbell::trust::open_plain_file;
 /// Directory in which the kernel lists RDMA devices. Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
 const CLASS: &str = "/sys/class/infiniband";
 
-/// Ports of a device that are read: more than any has.
+/// Maximum number of ports that are read, more than any device has.
 const PORTS_MAX: usize = 16;
 
-/// Counters of a port that are read: several times as many as mlx5 has.
+/// Maximum number of counters of a port that are read, several times as many as mlx5 has.
 const COUNTERS_MAX: usize = 256;
 
-/// The longest name of a counter that is taken.
+/// Maximum length of a counter's name. Longer ones are skipped.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Limit on the bytes read of a value, which is shorter: the largest has 20 digits, and the end of the line.
+/// Maximum number of bytes that are read of a value. The largest value has 20 digits and a line feed.
 const READ_BYTES_MAX: u64 = 22;
 
-/// For how long the kernel gives out what it read: it stands among the counters, and counts nothing.
+/// The time for which the kernel caches its counters. This file is among the counters, but is not a counter.
 const LIFESPAN: &str = "lifespan";
 
-/// Counters of the kernel and the device at a port: over all queue pairs there, of all processes, since the device exists.
+/// Counters of a port by the kernel and the device: over all queue pairs of all processes, since the device exists.
 ///
-/// The number of retransmissions is among them, which no completion reports. The driver decides which counters there are, and
-/// what each counts: `rcvd_rnr_err` of Soft-RoCE is `rnr_nak_retry_err` of mlx5.
+/// They include the number of retransmissions, which no completion reports. The driver decides which counters exist, and what
+/// each of them counts: `rcvd_rnr_err` of Soft-RoCE is `rnr_nak_retry_err` of mlx5.
 ///
 /// For [`Metrics::port_counters`](crate::Metrics::port_counters).
 ///
 /// Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband, `ports/<port-num>/hw_counters`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// The device.
+    /// The name of the device.
     pub device: String,
     /// The number of the port, from 1.
     pub port: u8,
-    /// The counters, by the names the kernel gives them and in the order of these.
+    /// The counters, sorted by the names that the kernel gives them.
     pub counters: Vec<(String, u64)>,
 }
 
 impl PortCounters {
-    /// Reads the counters of each port of a device. The result is empty if the kernel has no such device (a simulated one),
-    /// shows it in this network namespace without counters, or counts nothing there.
+    /// Reads the counters of each port of a device. The result is empty if the kernel has no such device (for example a
+    /// simulated one), shows it without counters in this network namespace, or has no counters for it.
     ///
-    /// A counter that cannot be read, or is no number, is left out. Each counter is a file, and some devices ask their firmware
-    /// for it: do not call this on a thread that polls.
+    /// A counter that cannot be read, or is not a number, is left out. Each counter is a file, and some devices query their
+    /// firmware for it: do not call this on a thread that polls.
     #[must_use]
     pub fn of_device(device: &str) -> Vec<Self> {
         Self::below(Path::new(CLASS), device)
     }
 
     fn below(class: &Path, device: &str) -> Vec<Self> {
-        // A name is one folder, and no way to others.
+        // The name must be a single path component.
         if matches!(device, "" | "." | "..") || device.contains('/') {
             return Vec::new();
         }
@@ -75,7 +75,7 @@ impl PortCounters {
     }
 }
 
-/// The entries of a folder, but no more than this; none if it cannot be read.
+/// At most `most` entries of a folder. Empty if it cannot be read.
 fn entries(folder: &Path, most: usize) -> impl Iterator<Item = DirEntry> {
     fs::read_dir(folder).into_iter().flatten().flatten().take(most)
 }
@@ -95,17 +95,17 @@ fn counters(folder: &Path) -> Vec<(String, u64)> {
     counters
 }
 
-/// The value in a file; nothing if it is no number, or more than one.
+/// The value in a file. `None` if it is not a number, or more than one.
 fn value(path: &Path) -> Option<u64> {
     let mut text = Vec::new();
     let mut file = open_plain_file(path).ok()?.take(READ_BYTES_MAX);
     file.read_to_end(&mut text).ok()?;
-    // There may be more of it.
+    // The file may be longer.
     if file.limit() == 0 {
         return None;
     }
     let digits = core::str::from_utf8(text.strip_suffix(b"\n").unwrap_or(&text)).ok()?;
-    // To be parsed it might have a sign.
+    // Rejects a sign, which `parse` would accept.
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| digits.parse().ok()).flatten()
 }
@@ -123,7 +123,7 @@ mod tests {
     use super::{COUNTERS_MAX, NAME_BYTES_MAX, PortCounters};
     use crate::metrics::Metrics;
 
-    /// Writes a file in the folder, in folders that are made for it.
+    /// Writes a file in the folder, and creates the folders above it.
     fn write(folder: &TempDir, path: &str, bytes: &[u8]) {
         let path = folder.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -196,7 +196,7 @@ mod tests {
             b"3\n",
         )
         .unwrap();
-        // Without end, without a writer, a folder, and leading nowhere.
+        // A file without end, a pipe without a writer, a folder, and a dangling link.
         symlink("/dev/zero", hw_counters.join("endless")).unwrap();
         mknodat(CWD, hw_counters.join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
         fs::create_dir(hw_counters.join("folder")).unwrap();

@@ -1,4 +1,4 @@
-//! Reading of settings files.
+//! Reads settings files.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -8,10 +8,10 @@ use crate::settings::{FILE_BYTES_MAX, SettingSource, Settings, SettingsError, Se
 use doorbell::trust::open_plain_file;
 
 impl Settings {
-    /// Takes the settings of a TOML file.
+    /// Applies the settings of a TOML file.
     ///
     /// # Errors
-    /// The file cannot be read, or as for [`Settings::text`].
+    /// The file cannot be read; otherwise as for [`Settings::text`].
     pub fn file(&mut self, path: impl AsRef<Path>) -> Result<(), SettingsError> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -27,7 +27,7 @@ impl Settings {
     }
 }
 
-/// Reads one byte more than the limit, so that a file that is too long is noticed.
+/// Reads one byte more than the limit, to detect longer files.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let file = open_plain_file(path)?.take(FILE_BYTES_MAX.saturating_add(1));

@@ -1,4 +1,5 @@
-//! TCP addresses: what a name on the command line stands for, by a deadline, and where every peer can come to.
+//! TCP addresses: resolves names on the command line by a deadline, and finds the wildcard address for
+//! listening.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -7,9 +8,9 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::mpsc;
 use std::thread;
 
-/// Every address of this host.
+/// The wildcard address of this host.
 pub(crate) fn anywhere(port: u16) -> SocketAddr {
-    // A host without IPv6 listens at the IPv4 wildcard.
+    // A host without IPv6 uses the IPv4 wildcard.
     let is_ipv6_there = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
     if is_ipv6_there {
         (Ipv6Addr::UNSPECIFIED, port).into()
@@ -18,10 +19,10 @@ pub(crate) fn anywhere(port: u16) -> SocketAddr {
     }
 }
 
-/// Looks a name up, in a thread of its own: the system's resolver knows no deadline.
+/// Resolves a name, in a separate thread, since the system's resolver has no deadline.
 ///
 /// # Errors
-/// It has no address, or the resolver did not answer in time.
+/// The name has no address, or the resolver did not answer in time.
 pub(crate) fn resolve<N>(name: N, timeout: Duration) -> io::Result<Vec<SocketAddr>>
 where
     N: ToSocketAddrs + Send + 'static,
@@ -35,7 +36,7 @@ fn by_deadline(
 ) -> io::Result<Vec<SocketAddr>> {
     let (answer, answered) = mpsc::channel();
     thread::spawn(move || {
-        // The receiver is gone if the deadline passed.
+        // The receiver is gone if the deadline has passed.
         let _ = answer.send(look_up());
     });
     let found = answered.recv_timeout(timeout).map_err(|_| {

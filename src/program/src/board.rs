@@ -1,5 +1,5 @@
-//! Metrics of a program over HTTP. The polling thread notes its counters a few times a second. The answering thread adds the
-//! kernel's port counters and renders the text.
+//! Metrics of a program over HTTP. The polling thread records its counters a few times a second. The thread of the server
+//! adds the kernel's port counters, and renders the text.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,22 +14,22 @@ use doorbell_operation::{Labels, Metrics, MetricsServer};
 use crate::port_counts::add_ports;
 use crate::report::Failure;
 
-/// The age after which noted counters are replaced.
+/// Interval at which the recorded counters are replaced.
 pub(crate) const NOTE_EVERY: Duration = Duration::from_millis(200);
 
 type SharedMetrics = Arc<Mutex<Arc<Metrics>>>;
 
-/// The counters noted last, and the server that renders them.
+/// The counters that were last recorded, and the server that renders them.
 pub(crate) struct Board {
-    /// Replaced as a whole, so that neither thread waits while the other makes its own of it.
+    /// Replaced as a whole, so that neither thread holds the lock while it builds or renders.
     told: SharedMetrics,
     noted: Option<Instant>,
-    /// It answers until it is dropped.
+    /// Answers requests until it is dropped.
     server: MetricsServer,
 }
 
 impl Board {
-    /// Starts to answer at this address. The kernel's counters are those of the ports of these Workers' devices.
+    /// Starts a server at this address. The kernel's counters are those of the ports of the Workers' devices.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -51,7 +51,7 @@ impl Board {
         })
     }
 
-    /// The address it answers at.
+    /// The address of the server.
     pub(crate) fn address(&self) -> SocketAddr {
         self.server.address()
     }
@@ -66,12 +66,12 @@ impl Board {
         Ok(board)
     }
 
-    /// Whether the last note is old enough for the next one.
+    /// Whether the recorded counters are old enough to be replaced.
     pub(crate) fn is_due(&self) -> bool {
         self.noted.is_none_or(|at| at.elapsed() >= NOTE_EVERY)
     }
 
-    /// Notes the counters of the Workers and those that `gather` adds, if the last note is old enough.
+    /// Records the counters of the Workers and those that `gather` adds, if the last record is old enough.
     pub(crate) fn note<P: Provider>(&mut self, workers: &mut [Worker<P>], gather: impl FnOnce(&mut Metrics)) {
         if !self.is_due() {
             return;
@@ -79,7 +79,7 @@ impl Board {
         self.noted = Some(Instant::now());
         let mut metrics = Metrics::default();
         for worker in workers {
-            // A device's name is a value of a label, and so may be anything.
+            // A label value may be any text, such as the name of a device.
             let labels = Labels::new(&[("device", worker.device())]).unwrap_or(Labels::NONE);
             metrics.worker(&labels, worker);
         }

@@ -1,4 +1,5 @@
-//! `doorbell broker`: a verbs program without `/dev/infiniband`, or a container, reaches the devices that a policy allows.
+//! `doorbell broker`: runs a verbs program or containers without access to `/dev/infiniband`, and gives them the devices that a policy
+//! allows.
 
 use std::ffi::OsString;
 use std::io::{Write as _, stderr};
@@ -16,7 +17,7 @@ use crate::log;
 use crate::report::Failure;
 use crate::text_file;
 
-/// The longest config.json or profile that is merged with ours: many times one of a runtime.
+/// Maximum length of a config.json or profile to merge with, many times that of any runtime.
 const PROFILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Run a verbs program in a sandbox, with the RDMA devices that a policy allows
@@ -116,10 +117,10 @@ enum Net {
     None,
 }
 
-/// Runs the program, and ends this process as the program ended; or serves containers.
+/// Runs the program, and exits as the program did; or serves containers.
 ///
 /// # Errors
-/// The policy is invalid, the program does not start, or the socket cannot be made.
+/// The policy is invalid, the program does not start, or the socket cannot be created.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let (Some(socket), Some(policies)) = (&arguments.listen, &arguments.policy) {
         return if arguments.oci_config {
@@ -158,7 +159,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The policy of the file, as options change it. It is valid.
+/// The policy of the file, with the options applied, after validation.
 fn policy(arguments: &Arguments) -> Result<Policy, Failure> {
     let mut policy = match &arguments.policy {
         Some(path) => Policy::read(path)?,
@@ -170,13 +171,13 @@ fn policy(arguments: &Arguments) -> Result<Policy, Failure> {
     policy.contexts = arguments.contexts.unwrap_or(policy.contexts);
     policy.topology = arguments.topology.clone().or(policy.topology);
     match policy.check() {
-        // A file has one: there is none.
+        // This happens only without a file: a policy from a file always has a device.
         Err(error @ PolicyError::NoDevice) => Err(format!("{error}, or by --device").into()),
         checked => Ok(checked.map(|()| policy)?),
     }
 }
 
-/// The document of `doorbell topo --save`, of the devices that a policy allows.
+/// The document of `doorbell topo --save`, restricted to the devices that a policy allows.
 fn snapshot(policy: &Policy) -> Result<Vec<u8>, Failure> {
     let here = Topology::of_this_host(&Rdma::load()?)?.of_devices(|device| policy.allows(device));
     let mut text = here.to_json()?;
@@ -186,7 +187,7 @@ fn snapshot(policy: &Policy) -> Result<Vec<u8>, Failure> {
 
 fn print_profile(arguments: &Arguments, socket: &Path, policies: &Path) -> Result<(), Failure> {
     let name = arguments.metadata.as_deref();
-    // As the listener chooses it, so that it does not refuse the container afterwards.
+    // Chosen as the listener does, so that the listener will not refuse the container.
     let policy = Policy::of_container(policies, name.unwrap_or_default())?;
     let mut profile = Profile::new(socket);
     profile.metadata = name;
@@ -211,7 +212,7 @@ fn serve(arguments: &Arguments, socket: &Path, policies: &Path) -> Result<(), Fa
         containers: arguments.containers,
     };
     let counts = arguments.counts;
-    // A standard error that is closed or not read holds up no thread, and so no container.
+    // Lines are written by a separate thread, so a closed or unread standard error blocks no container.
     let say = |text: String| log::say(&format!("doorbell: {text}"));
     let ready = || say(format!("serves container runtimes at {}", socket.display()));
     Ok(listen(&listening, ready, move |event| match event {

@@ -8,17 +8,18 @@ use doorbell::{Deadline, Handle, Node, Worker};
 
 use crate::report::Failure;
 
-/// How often devices are polled for changes.
+/// Interval at which devices are polled for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Polls of the devices for changes, every 20 ms.
+/// Polls the devices for changes, every 20 ms.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     next: Option<Deadline>,
 }
 
 impl Changes {
-    /// Polls the devices if it is time, and has links follow what changed. Returns the new handle of the process, if there is one.
+    /// Polls the devices if it is time, and updates the links after a change. Returns the new handle of the process, if there is
+    /// one.
     pub(crate) fn follow<P: Provider, N: Network>(
         &mut self,
         (node, workers): (&Node<P, N>, &mut [Worker<P>]),

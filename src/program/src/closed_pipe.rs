@@ -1,13 +1,13 @@
-//! The end of a program whose output is no longer read, as with `head`. It ends quietly, as if by SIGPIPE, which Rust's
-//! programs ignore. The other programs of this repository include this file, too.
+//! Exits quietly if the output is no longer read, as with `head`. The exit code is as if by SIGPIPE, which Rust programs
+//! ignore. Other programs of this repository include this file, too.
 
 use std::io::{self, Write as _};
 use std::panic;
 
-/// The exit code that a shell reports for a program ended by SIGPIPE.
+/// The exit code that a shell reports for a program that SIGPIPE ended.
 pub(crate) const ENDED: u8 = 128 + 13;
 
-/// The beginning of the panic message of `print!` and its like, and its end if the reader is gone.
+/// The beginning of the panic message of `print!` and similar macros, and its end if the reader is gone.
 const UNPRINTED: &str = "failed printing to std";
 const CLOSED: &str = "(os error 32)";
 

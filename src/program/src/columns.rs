@@ -1,4 +1,4 @@
-//! Tables of reports: columns as wide as their widest cell, two blanks apart, without lines around them.
+//! Tables in reports: columns as wide as their widest cell, separated by two spaces, without borders.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
@@ -7,11 +7,11 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     Left,
-    /// The first column and the last are text, and those between are figures.
+    /// The first and the last column are text, and the columns between are numbers.
     Figures,
 }
 
-/// Rows of equal length, a line each, with `indent` in front and no blanks at the end.
+/// Formats rows of equal length, one per line, with `indent` at the beginning and no trailing spaces.
 pub(crate) fn aligned<R>(indent: &str, align: Align, rows: impl IntoIterator<Item = R>) -> String
 where
     R: IntoIterator<Item = String>,

@@ -43,7 +43,7 @@ struct Report {
 #[derive(Serialize)]
 struct Row {
     key: &'static str,
-    /// The value, in the type that a settings file has for it; null if nothing is set.
+    /// The value, in its type in a settings file; null if it is not set.
     value: Option<toml::Value>,
     /// The kind of source: default, file, environment, command-line or program.
     source: &'static str,

@@ -24,11 +24,12 @@ pub(crate) struct Configured {
     log: Option<String>,
 }
 
-/// An option that stands for a setting: its name, that of the setting, and what was said.
+/// An option that stands for a setting: its name, the name of the setting, and the given value.
 pub(crate) type Said = (&'static str, &'static str, Option<String>);
 
 impl Configured {
-    /// Returns the settings in effect. `options` are the command's own options that stand for a setting; they are the strongest source.
+    /// Returns the settings in effect. `options` are the command's own options that stand for settings; they override all other
+    /// sources.
     ///
     /// # Errors
     /// The first invalid setting, with its source; or two settings that contradict each other.

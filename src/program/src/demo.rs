@@ -1,6 +1,6 @@
-//! `doorbell demo`: every operation on the first usable device of this host, both ends here.
+//! `doorbell demo`: runs every operation on the first usable device of this host, with both ends in this process.
 //!
-//! `perf` measures and checks the bytes. This file chooses the device, starts both ends, and gives the verdict.
+//! `perf` measures and checks the bytes. This file selects the device, starts both ends, and prints the result.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -14,10 +14,10 @@ use crate::perf::{Findings, Kind, Metering, Op, Row, Terms, Test, both_ends, tab
 use crate::report::{Failure, print_outcome};
 use crate::simulated;
 
-/// Timed messages of a latency test, and untimed ones before.
+/// Timed messages of a latency test, and untimed warm-up messages.
 const LATENCY: (u64, u64) = (500, 50);
 
-/// Timed messages of a bandwidth test, and untimed ones before.
+/// Timed messages of a bandwidth test, and untimed warm-up messages.
 const BANDWIDTH: (u64, u64) = (400, 32);
 
 /// Show every operation at work on this host's first usable RDMA device
@@ -56,10 +56,10 @@ pub(crate) struct Arguments {
 /// The report of the demonstration.
 #[derive(Serialize)]
 struct Report {
-    /// No RDMA device took part.
+    /// Set if no RDMA device was used.
     simulated: bool,
     device: String,
-    /// The address of the RDMA port at the other end, once they were connected.
+    /// The address of the RDMA port at the other end, after they were connected.
     peer: Option<String>,
     path_mtu_bytes: Option<u32>,
     tests: Vec<Row>,
@@ -73,7 +73,7 @@ struct Report {
 /// Runs the demonstration.
 ///
 /// # Errors
-/// There is no usable device, or something did not work, or a byte was wrong.
+/// No device is usable, an operation failed, or a byte was wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let timeout = Duration::from_secs(arguments.timeout);
     let trust = simulated::trust()?;
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     print_outcome("demo", &report, error, arguments.json, Report::to_text)
 }
 
-/// The device of this name, or the first, that has a usable port.
+/// The device with this name, or the first device, that has a usable port.
 fn choose(ports: &[PortReport], wanted: Option<&str>) -> Result<String, Failure> {
     let asked: Vec<&PortReport> = ports
         .iter()
@@ -126,7 +126,7 @@ fn choose(ports: &[PortReport], wanted: Option<&str>) -> Result<String, Failure>
     Err(text.into())
 }
 
-/// Each operation, first one message at a time, then many.
+/// Each operation: first the latency tests, then the bandwidth tests.
 fn tests(has_atomics: bool) -> Vec<Test> {
     let test = |kind, op: Op| {
         let (iterations, warmup) = if kind == Kind::Latency { LATENCY } else { BANDWIDTH };
@@ -157,7 +157,7 @@ fn tests(has_atomics: bool) -> Vec<Test> {
         .collect()
 }
 
-/// Starts the listening end in a thread of its own, and drives the tests from this one.
+/// Starts the listening end in a separate thread, and runs the tests from this one.
 fn measure<P: Provider, N: Network>(
     node: &Node<P, N>,
     listening: impl FnOnce() -> Result<Node<P, N>, NodeError> + Send,
@@ -179,7 +179,7 @@ fn measure<P: Provider, N: Network>(
 fn conclude(device: String, tests: &[Test], driven: Option<Findings>, served: Findings) -> Report {
     let driven = driven.unwrap_or_else(Findings::nothing);
     let failure = driven.failure.or(served.failure).map(|error| error.to_string());
-    // A test that is missing without a reason is no success either.
+    // A missing test without a reason is a failure, too.
     let error = failure.or_else(|| {
         (driven.rows.len() != tests.len())
             .then(|| format!("{} of {} tests were run", driven.rows.len(), tests.len()))

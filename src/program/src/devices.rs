@@ -1,6 +1,6 @@
 //! `doorbell devices`: the RDMA devices, their usable ports, and the reasons why other ports are not usable.
 //!
-//! Devices are found here. The report is in [`report`].
+//! This file finds the devices. The report is in [`report`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,7 +59,7 @@ const KERNEL: &str = "/sys/class/infiniband";
 /// Lists the devices.
 ///
 /// # Errors
-/// There is no libibverbs, the device named does not exist, or none is usable and one was required.
+/// libibverbs is missing, the named device does not exist, or no device is usable and one is required.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let listing = listing(arguments.device.as_deref())?;
     let is_missing = arguments.require_usable && listing.ports_usable == 0;
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     print_outcome("devices", &listing, error, arguments.json, text)
 }
 
-/// Looks at all devices, or at one.
+/// Lists all devices, or one.
 fn listing(only: Option<&str>) -> Result<Listing, Failure> {
     let kernel = Path::new(KERNEL);
     let rdma = Rdma::load().map_err(|error| advised(&NodeError::Library(error)))?;
@@ -109,7 +109,8 @@ fn listing(only: Option<&str>) -> Result<Listing, Failure> {
     Ok(Listing::new(library, devices, kernel_only, &missing(kernel)))
 }
 
-/// Adds to an error of the RDMA stack the parts that this machine lacks and how to get a device, if that is the cause.
+/// Adds the missing parts of this machine and instructions to get a device to an error of the RDMA stack, if they are the
+/// cause.
 pub(crate) fn advised(error: &NodeError) -> String {
     match error {
         NodeError::Library(_) | NodeError::Provider(_) | NodeError::NothingUsable(_) => {
@@ -146,7 +147,7 @@ fn missing(class: &Path) -> Vec<String> {
     missing
 }
 
-/// The names in a folder, in order; none if it cannot be read.
+/// The names in a folder, sorted. Empty if it cannot be read.
 fn entries(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .into_iter()

@@ -1,18 +1,18 @@
-//! The commands that README.md and the pages of docs show. For tests.
+//! Extracts the commands in README.md and the pages of docs. For tests.
 
 use std::fs;
 use std::path::Path;
 
-/// One command as a document shows it.
+/// A command in a document.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
     /// The document.
     pub(crate) document: String,
-    /// Its words, the program's name first; quotes are gone, and so is what stands behind a pipe or a comment.
+    /// Its words, beginning with the program's name, without quotes, and without anything after a pipe or a comment.
     pub(crate) words: Vec<String>,
 }
 
-/// Every command that a document shows: each line of a block of `sh`; in other text, at a prompt or between backticks, those of
+/// Every command in the documents: each line of a block of `sh`; and in other text, at a prompt or between backticks, the commands of
 /// `doorbell` and `cargo`.
 pub(crate) fn commands() -> Vec<Shown> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -36,7 +36,7 @@ pub(crate) fn commands() -> Vec<Shown> {
     for path in paths {
         let text = fs::read_to_string(&path).unwrap();
         let document = path.strip_prefix(root).unwrap().display().to_string();
-        // A quotation that goes on in the next line would not be found.
+        // A quotation that continues in the next line would not be found.
         if let Some(line) = torn_line(&text) {
             panic!("{document}:{line}: a quotation has no end in its line");
         }
@@ -55,7 +55,7 @@ pub(crate) fn commands() -> Vec<Shown> {
     shown
 }
 
-/// The lines of blocks that are no program text, without a prompt, and whether they are a shell's.
+/// The lines of shell and plain-text blocks, without a prompt, and whether the block is of `sh`.
 fn in_blocks(text: &str) -> impl Iterator<Item = (bool, &str)> {
     let mut language = None;
     text.lines().filter_map(move |line| {
@@ -69,13 +69,13 @@ fn in_blocks(text: &str) -> impl Iterator<Item = (bool, &str)> {
     })
 }
 
-/// The text behind the fence of a block in this line, which may begin an item of a list.
+/// The text after the fence of a code block in this line, which may be the beginning of a list item.
 fn fence(line: &str) -> Option<&str> {
     let line = line.trim_start();
     line.strip_prefix("- ").unwrap_or(line).strip_prefix("```")
 }
 
-/// Whether a quotation of this line has no end in it: one ends at as many backticks as it begins with.
+/// Whether a quotation of this line does not end in it. A quotation ends with as many backticks as it begins with.
 fn is_torn(line: &str) -> bool {
     let runs = line.split(|character| character != '`');
     let mut open = None;
@@ -89,7 +89,7 @@ fn is_torn(line: &str) -> bool {
     open.is_some()
 }
 
-/// The number of the first line outside blocks in which a quotation has no end.
+/// The number of the first line outside code blocks in which a quotation has no end.
 pub(crate) fn torn_line(text: &str) -> Option<usize> {
     let mut is_block = false;
     let torn = text.lines().position(|line| {
@@ -107,8 +107,8 @@ fn in_line(text: &str) -> impl Iterator<Item = (bool, &str)> {
     quoted.map(|quoted| (false, quoted))
 }
 
-/// The words of a command, without variables that are set for it: up to a comment, a pipe, or the words that explain it, which stand two blanks
-/// apart.
+/// The words of a command, without variable assignments at its beginning: up to a comment, a pipe, or an explanation, which two spaces
+/// separate.
 fn words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     let (mut word, mut quote, mut blanks) = (String::new(), None, 0);

@@ -9,13 +9,13 @@ use doorbell::trust::open_plain_file;
 
 use crate::unfinished;
 
-/// The most bytes that are read: a handle has 128 bytes, and less than twice as many as text.
+/// Maximum number of bytes that are read: a handle has 128 bytes, and less than twice as many as text.
 const BYTES_MAX: u64 = 4 << 10;
 
-/// Writes a handle so that no reader finds a part of it.
+/// Writes a handle atomically: no reader finds a part of it.
 ///
-/// The folder may be shared. A new file with a random name is written and renamed. A file or link planted by others is neither
-/// followed nor written to, and a link at `path` itself is replaced.
+/// The folder may be shared. The function writes a new file with a random name, and renames it. It neither follows nor writes
+/// to a file or link of another user, and replaces a link at `path` itself.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -27,16 +27,16 @@ fn leave_by(path: &Path, random: u64, handle: &Handle) -> io::Result<()> {
     let (unfinished, mut file) = unfinished::create(path, random)?;
     let written = writeln!(file, "{handle}").and_then(|()| fs::rename(&unfinished, path));
     if written.is_err() {
-        // The file is ours. If the removal fails, a part of a handle stays under a name that no reader looks for.
+        // The file belongs to this process. If the removal fails, a partial handle stays under a name that no reader uses.
         let _ = fs::remove_file(&unfinished);
     }
     written
 }
 
-/// Reads the handle in a file; `None` if there is no such file.
+/// Reads the handle in a file. Returns `None` if the file does not exist.
 ///
 /// # Errors
-/// The file holds no valid handle. A later read may succeed: a copy between hosts may still be under way.
+/// The file contains no valid handle. A later read may succeed: a copy between hosts may be in progress.
 pub(crate) fn find(path: &Path) -> Result<Option<Handle>, String> {
     let named = |error: &dyn core::fmt::Display| format!("{}: {error}", path.display());
     match read(path) {
@@ -90,7 +90,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, victim) = (folder.path().join("a.handle"), folder.path().join("victim"));
         fs::write(&victim, "untouched").unwrap();
-        // The name was guessed: a link there, to a file, to nothing and to itself; and a file.
+        // An attacker has guessed the name, and created a link to a file, to nothing or to itself there, or a file.
         let guessed = folder.path().join(format!("a.handle.{:016x}.unfinished", 7));
         for target in [victim.as_path(), Path::new("nothing"), guessed.as_path()] {
             symlink(target, &guessed).unwrap();
@@ -102,7 +102,7 @@ mod tests {
         assert!(leave_by(&path, 7, &handle()).is_err());
         assert_eq!(fs::read_to_string(&guessed).unwrap(), "another's");
         assert_eq!((find(&path), path.exists()), (Ok(None), false));
-        // The name of before, and the handle's own.
+        // Links at the temporary name without a random number, and at the handle's own name.
         symlink(&victim, folder.path().join("a.handle.unfinished")).unwrap();
         symlink(&victim, &path).unwrap();
         leave(&path, &handle()).unwrap();

@@ -1,4 +1,5 @@
-//! Any bytes as a command line, and any status of a node daemon: what must hold. Tests and the fuzzer run it.
+//! Checks the command line parser with arbitrary bytes, and the display of any status of a node daemon. Tests and the fuzzer
+//! use it.
 
 use core::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::value::{PeerPlace, parse_bytes, parse_bytes_or_none, parse_mtu, parse
 pub use crate::perf::hostile::check as check_message;
 pub use crate::status::check_shown as check_status;
 
-/// Lines beyond this are left aside: they say nothing that shorter ones do not.
+/// Longer lines are skipped, since they test nothing more.
 const LINE_BYTES_MAX: usize = 600;
 
 /// The commands that take more than names and flags.
@@ -32,10 +33,11 @@ enum Command {
     Pingpong(pingpong::Arguments),
 }
 
-/// Reads `bytes` as a line of words between spaces, and each of its words as a value. Returns whether the line is a command.
+/// Parses `bytes` as a command line of words between spaces, and each word as a value. Returns whether the line is a valid
+/// command.
 ///
 /// # Panics
-/// The reading breaks a promise.
+/// The parser violates a guarantee.
 pub fn check(bytes: &[u8]) -> bool {
     let Some(line) = core::str::from_utf8(bytes)
         .ok()
@@ -66,7 +68,7 @@ fn check_command(command: &Command) {
     }
 }
 
-/// Checks that the requested tests are within their bounds and that the peer can parse them, or that the error has a text.
+/// Checks that the requested tests are within their limits and that the peer can parse them, or that the error has a text.
 fn check_tests(terms: &Terms, tests: &Result<Vec<Test>, PerfError>) {
     assert!((1..=86_400).contains(&terms.timeout.as_secs()) && terms.timeout.subsec_nanos() == 0);
     let tests = match tests {
@@ -97,7 +99,7 @@ fn check_pingpong(arguments: &pingpong::Arguments) {
     }
 }
 
-/// Panics if a word parses to a value that it does not stand for.
+/// Panics if a word is parsed to a wrong value.
 fn check_value(word: &str) {
     let bytes = plain_bytes(word);
     assert_eq!(parse_bytes_or_none(word).ok(), bytes, "{word:?}");
@@ -117,7 +119,7 @@ fn check_value(word: &str) {
             PeerPlace::Address(address) => address.to_string(),
             PeerPlace::Host { name, port } => format!("{name}:{port}"),
         };
-        // The written form is complete: it parses the same with any default port.
+        // The written form is complete: it parses to the same value with any default port.
         assert_eq!(
             PeerPlace::parse(&written, 1),
             Ok(place),
@@ -126,7 +128,7 @@ fn check_value(word: &str) {
     }
 }
 
-/// Parses a size independently of the program: digits, and a unit to multiply by.
+/// Parses a size independently of the program: digits, and a unit.
 fn plain_bytes(word: &str) -> Option<u32> {
     let mut digits: Vec<char> = word.strip_prefix('+').unwrap_or(word).chars().collect();
     let unit = match digits.last()? {
@@ -144,7 +146,8 @@ fn plain_bytes(word: &str) -> Option<u32> {
     u32::try_from(count * unit).ok()
 }
 
-/// Checks a span of plain digits, with or without a decimal point. Its value is exact, up to the precision of a float: 4 ns.
+/// Checks a duration in plain digits, with or without a decimal point. The parsed value is exact up to the precision of a
+/// float: 4 ns.
 fn check_seconds(word: &str) {
     let read = parse_seconds(word);
     if let Ok(span) = read {
@@ -191,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Every example of the help, cut anywhere and with any character another.
+    /// Every example of the help is cut at each place, and each of its characters is replaced.
     #[test]
     fn changed_lines_keep_every_promise() {
         for line in [

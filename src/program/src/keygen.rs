@@ -1,4 +1,4 @@
-//! `doorbell keygen`: a file with a new key, in the format that `--key-file` reads.
+//! `doorbell keygen`: creates a file with a new key, in the format that `--key-file` reads.
 
 use core::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The key that was made. Its bytes are in the file alone.
+/// The key that was generated. Only the file has its bytes.
 #[derive(Serialize)]
 struct Report {
     file: String,
@@ -43,7 +43,7 @@ struct Report {
     key_bits: usize,
 }
 
-/// Makes the file.
+/// Creates the file.
 ///
 /// # Errors
 /// The file exists or cannot be written, or the system gave no random bytes.
@@ -84,7 +84,7 @@ fn make(path: &Path, id: u32) -> Result<(), Failure> {
     })
 }
 
-/// Writes a file that no other user can open at any time. A planted link is not followed.
+/// Creates a file that only its owner can open, from the beginning. A symbolic link at the path is not followed.
 fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;

@@ -1,6 +1,6 @@
-//! The `doorbell` program: RDMA devices, their ports, and measurements.
+//! The `doorbell` program: lists RDMA devices and ports, measures, and runs the daemons.
 //!
-//! The package is the program. [`main`] is its entry, and nothing else here is an API.
+//! This package is a program. [`main`] is its entry point, and nothing else here is an API.
 
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
@@ -84,7 +84,7 @@ enum Command {
     Man(manual::ManArguments),
 }
 
-/// Runs the command that the arguments of this process name.
+/// Runs the command that the arguments of this process select.
 pub fn main() -> ExitCode {
     closed_pipe::heed(std::process::exit);
     let words = json_behind_the_command(std::env::args_os().collect());
@@ -136,7 +136,7 @@ fn run(command: Command) -> Result<(), report::Failure> {
     }
 }
 
-/// The name of the command, and whether its report is to be JSON.
+/// The name of the command, and whether its report has to be JSON.
 fn asked(matches: &ArgMatches) -> (&str, bool) {
     matches
         .subcommand()
@@ -146,7 +146,7 @@ fn asked(matches: &ArgMatches) -> (&str, bool) {
         })
 }
 
-/// Moves a `--json` in front of the command behind it: each command that has a report takes the option there, and others reject it.
+/// Moves a `--json` before the command behind it: commands with a report accept the option there, and the others reject it.
 fn json_behind_the_command(mut words: Vec<OsString>) -> Vec<OsString> {
     let is_in_front = words.get(1).is_some_and(|word| word == "--json");
     let names_command = |word: &OsString| !word.as_encoded_bytes().starts_with(b"-");
@@ -156,7 +156,7 @@ fn json_behind_the_command(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// Prints why the command line is invalid, as JSON if it asks for JSON.
+/// Prints why the command line is invalid, as JSON if JSON was requested.
 fn not_parsed(words: &[OsString], error: &clap::Error) -> ExitCode {
     let mut words = words.iter().skip(1);
     let name = words.next().filter(|_| error.use_stderr());
@@ -180,25 +180,25 @@ mod tests {
 
     use crate::{documents, scenarios};
 
-    /// Every command that README.md and the pages of docs show is one, with its options and their values.
+    /// Every command in README.md and in the pages of docs is valid, with its options and their values.
     #[test]
     fn the_commands_the_documents_show_are_understood() {
         let mut shown = documents::commands();
         shown.retain(|shown| shown.words[0] == "doorbell");
         assert!(shown.len() > 30, "{shown:?}");
         for documents::Shown { document, words } in shown {
-            // A word in brackets is for the reader to choose.
+            // A word in brackets is a placeholder.
             let is_chosen = |word: &&String| !word.starts_with('[');
             let said: Vec<_> = words.iter().filter(is_chosen).collect();
             let parsed = super::Arguments::command().try_get_matches_from(&said);
             let Err(error) = parsed else { continue };
-            // The name of a command may stand by itself.
+            // The name of a command may stand alone.
             let is_bare = said.len() == 2 && error.kind() == ErrorKind::MissingRequiredArgument;
             assert!(is_bare, "{document}: {words:?}: {error}");
         }
     }
 
-    /// The commands of the unit, as systemd reads them.
+    /// The commands of the unit, as systemd parses them.
     #[test]
     fn the_commands_of_the_unit_are_understood() {
         let unit = include_str!("../systemd/doorbell.service");
@@ -217,7 +217,7 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, 1);
-        // Each option that SERVE_OPTIONS is said to have.
+        // Each option that the unit's comment lists for SERVE_OPTIONS.
         let said = unit
             .lines()
             .find(|line| line.contains("may have more options"))
@@ -309,7 +309,7 @@ sh -c 'until {bin}/doorbell devices --all; do sleep 1; done'
         }
     }
 
-    /// The long names of a short option that commands give different names.
+    /// The long names of a short option whose meaning differs between commands.
     const SHORT: &[(char, &[&str])] = &[
         ('D', &["duration", "seconds"]),
         ('F', &["cpu-freq"]),

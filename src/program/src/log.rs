@@ -1,7 +1,7 @@
 //! The log, on standard error.
 //!
-//! A command that others depend on, as the node daemon, has its lines written by a thread of their own. A reader of standard error that stops
-//! holds up that thread alone. Lines without room are dropped and counted.
+//! For a command that others depend on, such as the node daemon, a separate thread writes the lines. If nobody reads standard error, only that
+//! thread blocks. Lines that do not fit are dropped and counted.
 
 use core::mem::take;
 use core::sync::atomic::AtomicBool;
@@ -17,24 +17,24 @@ use rustix::io::{Errno, write};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-/// The most bytes of lines that wait for the thread; as many may be in its hands.
+/// Maximum number of bytes of waiting lines. The thread may hold as many more.
 const WAITING_BYTES_MAX: usize = 256 << 10;
 
-/// How long the end of the program waits for lines that are not written yet.
+/// Longest time that the end of the program waits for unwritten lines.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// The lines of this program.
 static LINES: Lines = Lines::new();
 
-/// Whether no line of this program waits for a reader, the last included.
+/// Whether all lines of this program, including the last, are written by the log thread.
 static UNHINDERED: AtomicBool = AtomicBool::new(false);
 
-/// Starts the log, from this level on, until the program ends. The thread that logs writes.
+/// Starts the log at this level, until the program ends. Each thread writes its own events.
 pub(crate) fn start(level: LogLevel) {
     start_with(level, BoxMakeWriter::new(io::stderr));
 }
 
-/// Starts the log, from this level on, until the program ends. No thread that logs waits for a reader.
+/// Starts the log at this level, until the program ends. The log thread writes all events, so that no other thread blocks.
 pub(crate) fn start_unhindered(level: LogLevel) {
     UNHINDERED.store(true, Relaxed);
     start_with(level, BoxMakeWriter::new(|| Line));
@@ -56,12 +56,12 @@ fn start_with(level: LogLevel, writer: BoxMakeWriter) {
         .init();
 }
 
-/// Puts a line on standard error, without waiting for a reader.
+/// Passes a line to the log thread, which writes it to standard error. Does not block.
 pub(crate) fn say(line: &str) {
     LINES.put(format!("{line}\n").as_bytes());
 }
 
-/// Puts the last line of a program on standard error. The thread of [`say`] writes it if the log was started unhindered, or that thread is there.
+/// Writes the last line of a program to standard error. The log thread writes it if the log was started unhindered, or if that thread exists.
 pub(crate) fn say_last(line: &str) {
     if UNHINDERED.load(Relaxed) || LINES.lock().has_thread {
         say(line);
@@ -70,12 +70,12 @@ pub(crate) fn say_last(line: &str) {
     }
 }
 
-/// Waits a second at most until all lines of [`say`] and of [`start_unhindered`] are written.
+/// Waits until all lines of [`say`] and of [`start_unhindered`] are written, for one second at most.
 pub(crate) fn finish() {
     LINES.finish(WRITTEN_WITHIN);
 }
 
-/// One event: the subscriber writes each by one call.
+/// A writer for one event: the subscriber writes each event by one call.
 struct Line;
 
 impl io::Write for Line {
@@ -89,7 +89,7 @@ impl io::Write for Line {
     }
 }
 
-/// Lines that wait for a thread to write them.
+/// Lines that wait for the log thread.
 #[derive(Debug)]
 struct Lines {
     waiting: Mutex<Waiting>,
@@ -99,7 +99,7 @@ struct Lines {
 #[derive(Debug)]
 struct Waiting {
     bytes: Vec<u8>,
-    /// Lines that had no room.
+    /// Number of lines that did not fit.
     dropped: u64,
     has_thread: bool,
     is_writing: bool,
@@ -128,12 +128,12 @@ impl Lines {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a line, or counts it if there is no room. The first line starts the thread: so that one has the signals that are blocked then.
+    /// Queues a line, or counts it if there is no room. The first line starts the thread, which inherits the signal mask of its caller.
     fn put(&'static self, line: &[u8]) {
         let mut waiting = self.lock();
         if !waiting.has_thread {
             let run = || self.write_all(write_to_stderr);
-            // Without a thread for now, the next line looks for one again.
+            // If no thread can be started, the next line tries again.
             waiting.has_thread = thread::Builder::new()
                 .name("doorbell-log".into())
                 .spawn(run)
@@ -143,7 +143,7 @@ impl Lines {
         self.changed.notify_all();
     }
 
-    /// Writes lines as they come, for ever.
+    /// Writes lines as they arrive, forever.
     fn write_all(&self, mut write: impl FnMut(&[u8]) -> usize) {
         let mut written = Written::default();
         loop {
@@ -152,7 +152,7 @@ impl Lines {
         }
     }
 
-    /// Waits for lines, and takes them, with the number of lines behind them that had no room.
+    /// Waits for lines. Takes them, with the number of lines that were dropped after them.
     fn next(&self) -> (Vec<u8>, u64) {
         let mut waiting = self.lock();
         waiting.is_writing = false;
@@ -175,7 +175,7 @@ impl Lines {
 
 impl Waiting {
     fn take(&mut self, line: &[u8]) {
-        // Behind a line that was dropped, none is kept until their number has its place.
+        // After a dropped line no line is queued until the count is taken, so that the count appears in its place.
         if self.dropped == 0 && self.bytes.len().saturating_add(line.len()) <= WAITING_BYTES_MAX {
             self.bytes.extend_from_slice(line);
         } else {
@@ -184,18 +184,18 @@ impl Waiting {
     }
 }
 
-/// The state of what was written.
+/// State of the output.
 #[derive(Debug, Default)]
 struct Written {
-    /// Lines that a failed write lost, and whose number is not written yet.
+    /// Number of lines that a failed write lost, and that were not reported yet.
     lost: u64,
-    /// Whether only a part of the last line is written.
+    /// Whether the last line was written only in part.
     is_torn: bool,
 }
 
 impl Written {
-    /// Writes lines between the numbers of those missing before and behind them. `write` returns how many bytes it wrote. After a failure
-    /// the rest is lost.
+    /// Writes lines, between reports of the lines that are missing before and after them. `write` returns the number of bytes that it wrote.
+    /// After a failure the rest is lost.
     fn write(&mut self, lines: Vec<u8>, dropped: u64, mut write: impl FnMut(&[u8]) -> usize) {
         let lost = take(&mut self.lost);
         let mut before = missing(lost, "standard error failed");
@@ -216,7 +216,7 @@ impl Written {
             }
             if !rest.is_empty() {
                 let ends = rest.iter().filter(|byte| **byte == b'\n').count();
-                // A number stands for its lines.
+                // The report of missing lines counts as these lines.
                 let lines = if count > 0 { count } else { ends as u64 };
                 self.lost = self.lost.saturating_add(lines);
             }
@@ -224,7 +224,7 @@ impl Written {
     }
 }
 
-/// The line that stands for so many. Nothing if there are none.
+/// The line that reports missing lines. Empty if there are none.
 fn missing(lines: u64, why: &str) -> Vec<u8> {
     if lines == 0 {
         return Vec::new();
@@ -232,8 +232,8 @@ fn missing(lines: u64, why: &str) -> Vec<u8> {
     format!("doorbell: {lines} lines are missing here: {why}\n").into_bytes()
 }
 
-/// Writes by the descriptor alone: a lock of `std` would hold up the whole program. A standard error that fails ends nobody. Returns how many
-/// bytes it took.
+/// Writes to the file descriptor directly: the lock of `std` would block the whole program. Write errors are ignored. Returns the number of bytes
+/// that were written.
 fn write_to_stderr(bytes: &[u8]) -> usize {
     let stderr = io::stderr();
     let mut rest = bytes;
@@ -241,7 +241,7 @@ fn write_to_stderr(bytes: &[u8]) -> usize {
         match write(&stderr, rest) {
             Ok(count) => rest = rest.get(count..).unwrap_or_default(),
             Err(Errno::INTR) => {}
-            // Another process made it non-blocking.
+            // Another process made the descriptor non-blocking.
             Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None)),
             Err(_) => break,
         }
@@ -284,9 +284,9 @@ mod tests {
             });
             core::mem::take(&mut file)
         };
-        // Torn in its second line of three.
+        // Torn in the second of three lines.
         assert_eq!(write("1\n2 is torn\n3\n", 0, 6), "1\n2 is");
-        // No room for the number of lines, but for the end of the line.
+        // There is no room for the count of lines, but for the end of the line.
         assert_eq!(write("4\n", 0, 1), "\n");
         assert_eq!(write("5\n", 7, 0), "");
         assert_eq!(
@@ -304,7 +304,7 @@ mod tests {
     fn a_reader_that_stops_holds_up_the_writing_thread_alone() {
         let lines: &Lines = Box::leak(Box::new(Lines::new()));
         lines.lock().has_thread = true;
-        // A reader that takes one batch of lines whenever this test does.
+        // A reader that takes one batch of lines whenever this test tells it to.
         let (give, read) = sync_channel::<Vec<u8>>(0);
         thread::spawn(move || {
             lines.write_all(|bytes| {
@@ -318,7 +318,7 @@ mod tests {
             lines.put(format!("{put}\n").as_bytes());
             put += 1;
         }
-        // Nobody reads: the end of the program waits no longer than it may.
+        // There is no reader. The end of the program does not wait longer than its limit.
         lines.finish(Duration::from_millis(1));
         let (mut text, mut expected) = (String::new(), 0);
         while !text.contains("are missing") {

@@ -1,4 +1,4 @@
-//! The binary of [`doorbell_program`], and nothing else.
+//! The binary of [`doorbell_program`].
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! `doorbell completions` and `doorbell man`: what a shell and `man` know of the commands, made from their definitions.
+//! `doorbell completions` and `doorbell man`: shell completions and manual pages, generated from the definitions of the
+//! commands.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -37,7 +38,7 @@ pub(crate) struct ManArguments {
 /// Prints the completions of a shell.
 ///
 /// # Errors
-/// They cannot be printed.
+/// The completions cannot be printed.
 pub(crate) fn completions(arguments: &CompletionsArguments) -> Result<(), Failure> {
     let mut text = Vec::new();
     clap_complete::generate(
@@ -50,7 +51,7 @@ pub(crate) fn completions(arguments: &CompletionsArguments) -> Result<(), Failur
     Ok(())
 }
 
-/// Prints the manual page, or writes all.
+/// Prints the manual page, or writes all manual pages.
 ///
 /// # Errors
 /// The folder cannot be written to.

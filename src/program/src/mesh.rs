@@ -1,4 +1,4 @@
-//! `doorbell mesh`: one member of a mesh, and rounds of a collective whose every byte is checked.
+//! `doorbell mesh`: runs one member of a mesh, with rounds of a collective, and checks every byte.
 
 use core::fmt::Write as _;
 use core::net::SocketAddr;
@@ -35,14 +35,14 @@ use content::Content;
 use missing::Missing;
 pub(crate) use simulated::World;
 
-/// How often the folder is read for missing handles.
+/// Interval at which the folder is read for missing handles.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How often the folder is read once all members are reached, for those reached only through others.
+/// Interval at which the folder is read after all members are reached, for members that are reached only through others.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// The pause between two polls while members are missing. It leaves the processors to the threads that make queue pairs: the
-/// hosts of a lab have few.
+/// Pause between two polls while members are missing. It leaves the processors to the threads that create queue pairs, since the
+/// hosts of a lab have few processors.
 const NAP: Duration = Duration::from_millis(1);
 
 /// Requests in flight, and posted receives, of each channel.
@@ -167,7 +167,7 @@ impl Which {
 
 #[derive(Serialize)]
 struct Report {
-    /// No RDMA device takes part.
+    /// Set if no RDMA device was used.
     simulated: bool,
     rank: u8,
     ranks: u8,
@@ -182,13 +182,13 @@ struct Report {
     sent_again: u64,
 }
 
-/// How another member is reached.
+/// The route to another member.
 #[derive(Serialize)]
 struct Way {
     #[serde(rename = "rank")]
     to: u8,
     hops: u8,
-    /// Ranks of the members that relay messages on the way, in order.
+    /// Ranks of the members that relay messages on the route, in order.
     by: Vec<u8>,
 }
 
@@ -213,7 +213,7 @@ struct Times {
     max_ns: u64,
 }
 
-/// This member: everything that is polled.
+/// This member, with everything that is polled.
 struct Member {
     node: Arc<Node>,
     workers: Vec<Worker>,
@@ -222,10 +222,10 @@ struct Member {
     folder: Option<PathBuf>,
     looked_at: Option<Instant>,
     read_at: Option<Instant>,
-    /// The handles of others that were tried, until their links are lost.
+    /// The handles of other members that were tried, until their links are lost.
     given: BTreeMap<Rank, Handle>,
     missing: Missing,
-    /// Whether it was reported that no peer is accepted any more.
+    /// Whether it was reported that no more peers are accepted.
     is_closed: bool,
     /// The metrics, if they are served.
     board: Option<Board>,
@@ -270,7 +270,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 impl Arguments {
-    /// Returns the settings in effect, over the defaults of a member.
+    /// Returns the settings in effect, on top of the defaults of a member.
     fn settings(&self) -> Result<Settings, Failure> {
         let timeout = self.timeout.map(|seconds| format!("{seconds}s"));
         let metrics = self.metrics.map(|address| address.to_string());
@@ -285,7 +285,7 @@ impl Arguments {
     }
 }
 
-/// The defaults of a member.
+/// The default settings of a member.
 fn own_values() -> SettingValues {
     let mut own = SettingValues::default();
     own.link.channel.send_depth = DEPTH;
@@ -293,22 +293,22 @@ fn own_values() -> SettingValues {
     own
 }
 
-/// Returns the default settings of a member.
+/// Returns the default settings of a member, with the environment applied.
 ///
 /// # Errors
-/// None that is known of.
+/// A setting in the environment is invalid.
 pub(crate) fn simulated_settings() -> Result<Settings, Failure> {
     Configured::default().settings(own_values(), &[])
 }
 
-/// Returns the configuration of a member's Workers. Unless settings say otherwise, they have the memory that the links need.
+/// Returns the configuration of a member's Workers. Unless it is set, they get the memory that the links need.
 fn worker_config(settings: &Settings, ranks: u8) -> WorkerConfig {
     let values = settings.values();
     let mut config = values.worker;
     let is_set = |key| settings.source(key) != Some(&SettingSource::Default);
     let channel = values.link.channel;
     if !is_set("worker.slots") {
-        // Each peer takes slots for its receives and for its sends.
+        // Each peer needs slots for its receives and for its sends.
         let each = channel.send_depth.saturating_add(channel.receive_depth);
         config.slots = u32::from(ranks.max(2)).saturating_mul(each);
     }
@@ -352,7 +352,7 @@ impl Member {
         })
     }
 
-    /// Publishes this member for those of higher ranks, connects to those of lower ranks, and waits until all are reached.
+    /// Publishes this member to members of higher ranks, connects to members of lower ranks, and waits until all are reached.
     fn join(&mut self, arguments: &Arguments) -> Result<(), Failure> {
         let at = arguments.listen.unwrap_or_else(|| anywhere(0));
         let handle = self.mesh.listen(&self.node, &self.workers, at)?;
@@ -364,7 +364,8 @@ impl Member {
         }
         let all = Ranks::first(self.mesh.ranks());
         let begin = Instant::now();
-        // The missing members are reported at half time, too: this member may know the reason, and be stopped when another gives up.
+        // Missing members are also reported after half of the time: this member may know the reason, and be stopped when another one
+        // gives up.
         let mut soon = self.timeout.checked_div(2);
         loop {
             self.poll()?;
@@ -383,12 +384,12 @@ impl Member {
         }
     }
 
-    /// The members that this one connects to.
+    /// The members to which this member connects.
     fn lower(&self) -> impl Iterator<Item = Rank> + use<> {
         (0..self.mesh.rank().number()).filter_map(Rank::new)
     }
 
-    /// Publishes changed ports and addresses of the devices, and reads the folder for members without a link.
+    /// Publishes changed ports and addresses of the devices, and reads the folder for the handles of members without a link.
     fn look(&mut self) -> Result<(), Failure> {
         let is_due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
         if !is_due(self.looked_at, LOOK_EVERY) || self.mesh.is_closing() {
@@ -419,7 +420,7 @@ impl Member {
             let handle = match handle_file::find(&path) {
                 Ok(Some(handle)) => handle,
                 outcome => {
-                    // The file may still be missing or in part. It is read again later.
+                    // The file may be missing or incomplete. It is read again later.
                     let nothing = || format!("{}: there is no such file", path.display());
                     self.missing
                         .unread
@@ -428,7 +429,7 @@ impl Member {
                 }
             };
             self.missing.unread.remove(&rank);
-            // A handle that was tried leads nowhere a second time, and each try opens devices.
+            // A handle that was tried is not tried again: it would fail again, and each attempt opens devices.
             if self.given.get(&rank) != Some(&handle) {
                 self.mesh.connect(&self.node, &self.workers, rank, &handle)?;
                 self.given.insert(rank, handle);
@@ -465,7 +466,7 @@ impl Member {
         Ok(())
     }
 
-    /// Waits until no member needs this one any more. The wait for a stopped member ends at the timeout.
+    /// Waits until no other member needs this one. The wait for a stopped member ends at the timeout.
     fn leave(&mut self, group: Group) -> Result<(), Failure> {
         let now = self.node.network().now();
         let mut leaving = group.leave(Deadline::after(now, self.timeout));
@@ -473,7 +474,7 @@ impl Member {
             match leaving.poll(&self.node, &mut self.mesh) {
                 Ok(false) => self.poll()?,
                 Ok(true) => return Ok(()),
-                // All work of this member is done, so the timeout is no failure.
+                // The work of this member is done, so the timeout is not a failure.
                 Err(GroupError::TimedOut) => {
                     let others = self.mesh.reached().without(self.mesh.rank()).iter();
                     let without: Vec<_> = others
@@ -517,7 +518,7 @@ impl Member {
                 metrics.handshakes(&Labels::NONE, &mesh.links().handshakes());
             });
         }
-        // Hosts of a lab share processors, with the kernel's work for Soft-RoCE, too.
+        // Hosts of a lab share processors, also with the kernel's work for Soft-RoCE.
         thread::yield_now();
         Ok(())
     }
@@ -530,7 +531,7 @@ fn parse_peer(text: &str) -> Result<(u8, SocketAddr), String> {
     Ok((rank, address))
 }
 
-/// Checks that --peer names only members of lower ranks, and each of them once. The member of the higher rank connects.
+/// Checks that --peer names only members of lower ranks, each of them once: the member of the higher rank connects.
 fn check_peers(peers: &[(u8, SocketAddr)], own: Rank, ranks: u8) -> Result<(), String> {
     let mut known = Ranks::NONE;
     for (number, address) in peers {

@@ -1,4 +1,4 @@
-//! The node of a command: opened with its options, with a report of the ports that are passed over.
+//! Opens the node of a command with its options, and reports ports that are skipped.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::devices::advised;
 use crate::peers::Trusted;
 use crate::report::Failure;
 
-/// Opens a node that trusts these peers, on the rails that the rules allow. It follows changes of the key file.
+/// Opens a node that trusts these peers, on the rails that the rules allow, and follows changes of the key file.
 ///
 /// # Errors
-/// libibverbs is not there, or the system gave no thread or no random bytes.
+/// libibverbs is missing, or no thread or no random bytes are available.
 pub(crate) fn node(trusted: Trusted, rails: &RailFilter) -> Result<Arc<Node>, Failure> {
     let mut node = Node::open(trusted.trust).map_err(|error| advised(&error))?;
     node.set_rail_filter(rails.clone());
@@ -25,18 +25,18 @@ pub(crate) fn node(trusted: Trusted, rails: &RailFilter) -> Result<Arc<Node>, Fa
     Ok(node)
 }
 
-/// A Worker on each usable device.
+/// Creates a Worker on each usable device.
 ///
 /// # Errors
-/// No device is usable. The error lists each port with its reason, and how to get a device.
+/// No device is usable. The error lists each port with its reason, and explains how to get a device.
 pub(crate) fn workers(node: &Node, config: &WorkerConfig) -> Result<Vec<Worker>, Failure> {
     Ok(node.workers(config).map_err(|error| advised(&error))?)
 }
 
-/// Lists on standard error the ports that are passed over though no rule leaves them out, unless the log lists them.
+/// Lists on standard error the ports that are skipped although no rule excludes them, unless the log lists them.
 ///
 /// # Errors
-/// The devices could not be listed.
+/// The devices cannot be listed.
 pub(crate) fn say_passed_over(node: &Node, log: LogLevel) -> Result<(), Failure> {
     if matches!(log, LogLevel::Off | LogLevel::Error) {
         for what in node.passed_over().map_err(|error| advised(&error))? {
@@ -46,10 +46,10 @@ pub(crate) fn say_passed_over(node: &Node, log: LogLevel) -> Result<(), Failure>
     Ok(())
 }
 
-/// Returns the rule that leaves only the rail of this GID, on the named device or on the only device that has it.
+/// Returns the rule that keeps only the rail of this GID, on the named device or on the only device that has it.
 ///
 /// # Errors
-/// No rail has it, or several have.
+/// No port has an address at this index, or several have.
 pub(crate) fn rail_of_gid(device: Option<&str>, index: u32) -> Result<RailFilter, Failure> {
     let rdma = Rdma::load().map_err(|error| advised(&NodeError::Library(error)))?;
     let (mut found, mut tables) = (Vec::<IpAddr>::new(), Vec::new());
@@ -87,10 +87,10 @@ pub(crate) fn rail_of_gid(device: Option<&str>, index: u32) -> Result<RailFilter
     }
 }
 
-/// Returns the rules that leave only the first rails of this host, in the order of preference.
+/// Returns rules that keep only the first rails of this host, in the order of preference.
 ///
 /// # Errors
-/// libibverbs is not there, or the devices could not be listed.
+/// libibverbs is missing, or the devices cannot be listed.
 pub(crate) fn first_rails(count: usize) -> Result<RailFilter, Failure> {
     let rails = Node::open(Trust::unauthenticated_on_purpose()).and_then(|node| node.rails());
     let rails = rails.map_err(|error| advised(&error))?;
@@ -104,7 +104,7 @@ pub(crate) fn first_rails(count: usize) -> Result<RailFilter, Failure> {
         .take(count)
         .collect();
     if rules.is_empty() {
-        // Without a usable rail the list of all reports why.
+        // Without rules, the error that lists all rails gives the reasons.
         return Ok(RailFilter::default());
     }
     let rules = rules.join(",");

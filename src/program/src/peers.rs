@@ -1,4 +1,4 @@
-//! Trust in peers: a peer has a key of a file, or, if that is asked for, every peer is accepted.
+//! Trust in peers: a peer needs a key from a file, or every peer is accepted if the user requests that.
 
 use core::error::Error;
 use core::time::Duration;
@@ -17,7 +17,7 @@ use doorbell_operation::SettingValues;
 use crate::configured::{Configured, Said};
 use crate::log;
 
-/// How often the key file is checked for changes.
+/// Interval at which the key file is checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The error if neither keys nor unauthenticated peers are configured.
@@ -57,7 +57,7 @@ impl Peers {
     /// Returns the peers to trust, for a command that has no other settings.
     ///
     /// # Errors
-    /// A setting is wrong, and those of [`trust_of`].
+    /// A setting is invalid; otherwise as for [`trust_of`].
     pub(crate) fn trust(&self) -> Result<Trusted, Box<dyn Error>> {
         let settings = Configured::default().settings(SettingValues::default(), &self.said())?;
         trust_of(settings.values())
@@ -67,7 +67,7 @@ impl Peers {
 /// Returns the peers that the settings trust.
 ///
 /// # Errors
-/// The settings trust no peer, or the key file is invalid or readable by others.
+/// The settings trust no peer, or the key file is invalid or readable by other users.
 pub(crate) fn trust_of(values: &SettingValues) -> Result<Trusted, Box<dyn Error>> {
     let only_from = &values.only_from.0;
     match &values.key_file {
@@ -92,7 +92,7 @@ pub(crate) fn trust_of(values: &SettingValues) -> Result<Trusted, Box<dyn Error>
     }
 }
 
-/// Adds to the error of a missing key file how to make one.
+/// Adds to the error of a missing key file how to create one.
 fn advised(error: KeyRingError) -> Box<dyn Error> {
     match &error {
         KeyRingError::File { path, error: cause } if cause.kind() == io::ErrorKind::NotFound => {
@@ -109,18 +109,18 @@ pub(crate) struct Trusted {
     pub(crate) file: Option<KeyFile>,
 }
 
-/// A key file that was read, and is read again when it changes.
+/// A key file that is read again when it changes.
 #[derive(Debug)]
 pub(crate) struct KeyFile {
     path: PathBuf,
     only_from: Vec<IpPrefix>,
-    /// The file's stamp before its last successful read.
+    /// The file's stamp just before its last successful read.
     seen: Option<Stamp>,
-    /// The file's stamp and the error of the last read, if that read failed.
+    /// The stamp and the error of the last read, if that read failed.
     failed: Option<(Option<Stamp>, String)>,
 }
 
-/// Properties of a file that change when it is written, replaced, or made readable for others.
+/// Properties of a file that change when it is written, replaced, or made readable for other users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -130,11 +130,11 @@ struct Stamp {
 }
 
 impl KeyFile {
-    /// Gives the node the file's keys whenever the file changes, for as long as the node exists. An invalid file is reported once,
-    /// and the keys stay as they are.
+    /// Updates the node's keys whenever the file changes, as long as the node exists. An invalid file is reported once, and the
+    /// keys stay unchanged.
     ///
     /// # Errors
-    /// The thread could not be started.
+    /// No thread can be started.
     pub(crate) fn follow(mut self, node: &Arc<Node>) -> io::Result<()> {
         let node = Arc::downgrade(node);
         let look = move || {
@@ -156,8 +156,8 @@ impl KeyFile {
         Ok(())
     }
 
-    /// Returns the file's keys, if the file changed since it was last read. A file that could not be read is read again each time:
-    /// the cause may lie elsewhere (too many open files). The same error is returned once.
+    /// Returns the file's keys if the file has changed since it was last read. After a failed read it is read again each time,
+    /// since the cause may lie elsewhere (too many open files). The same error is returned only once.
     fn changed(&mut self) -> Option<Result<(Vec<u32>, Trust), KeyRingError>> {
         let stamp = self.stamp();
         if stamp == self.seen {
@@ -172,7 +172,7 @@ impl KeyFile {
 
     /// Reads the ids of the keys in the file, and the trust that they give.
     fn read(&mut self) -> Result<(Vec<u32>, Trust), KeyRingError> {
-        // The stamp is taken first, so that the next look notices a change made during the read.
+        // The stamp is taken first, so that a change during the read is noticed at the next check.
         let stamp = self.stamp();
         let ring = KeyRing::from_file(&self.path)?;
         self.seen = stamp;
@@ -180,7 +180,7 @@ impl KeyFile {
         Ok((ids, Trust::keys(ring).only_from(&self.only_from)))
     }
 
-    /// Returns the file's stamp; `None` if there is no such file.
+    /// Returns the file's stamp, or `None` if the file does not exist.
     fn stamp(&self) -> Option<Stamp> {
         let is = fs::metadata(&self.path).ok()?;
         Some(Stamp {

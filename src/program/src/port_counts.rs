@@ -1,4 +1,4 @@
-//! The kernel's port counters, beside a program's own metrics.
+//! The kernel's port counters, in addition to a program's own metrics.
 
 use doorbell_operation::{Metrics, PortCounters};
 

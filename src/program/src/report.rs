@@ -1,4 +1,4 @@
-//! Output of reports: as text for people, or as one JSON document. docs/json.md has the names of the fields.
+//! Prints reports, as text or as one JSON document. docs/json.md lists the names of the fields.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The error that ends a command.
 pub(crate) type Failure = Box<dyn core::error::Error>;
 
-/// A failure that the report of the command has printed already.
+/// A failure that the report of the command has already printed.
 #[derive(Debug)]
 pub(crate) struct Reported;
 
@@ -19,13 +19,13 @@ impl fmt::Display for Reported {
 
 impl core::error::Error for Reported {}
 
-/// The fields that every document of every command has, in front of the command's own.
+/// The fields that every document has, before the fields of the command.
 #[derive(Serialize)]
 struct Document<'r, R: Serialize> {
     version: &'static str,
     command: &'r str,
     passed: bool,
-    /// Why it did not pass.
+    /// The reason, if it did not pass.
     error: Option<String>,
     #[serde(flatten)]
     report: R,
@@ -46,7 +46,7 @@ impl<'r, R: Serialize> Document<'r, R> {
     }
 }
 
-/// Prints `report` as JSON, or `text` of it.
+/// Prints `report` as JSON, or as `text`.
 ///
 /// # Errors
 /// The report cannot be written as JSON.
@@ -64,7 +64,7 @@ pub(crate) fn print<R: Serialize>(
     Ok(())
 }
 
-/// Prints `report` of a command that may have failed. Both the text and the document have the reason.
+/// Prints the `report` of a command that may have failed. Both the text and the document have the reason.
 ///
 /// # Errors
 /// [`Reported`] if the command failed: `error` has the reason.
@@ -84,7 +84,7 @@ pub(crate) fn print_outcome<R: Serialize>(
     if has_failed { Err(Reported.into()) } else { Ok(()) }
 }
 
-/// Prints `report` as a document in one line, for a command that prints many.
+/// Prints `report` as a one-line document, for a command that prints several.
 ///
 /// # Errors
 /// The report cannot be written as JSON.
@@ -97,7 +97,7 @@ pub(crate) fn print_line<R: Serialize>(command: &str, report: &R) -> Result<(), 
 /// Prints the document of a command that failed before it had a report.
 pub(crate) fn print_error(command: &str, error: &str) {
     let document = Document::new(command, Nothing {}, Some(error.to_owned()));
-    // Text under names is always JSON.
+    // Serializing text fields cannot fail.
     if let Ok(document) = pretty(&document) {
         println!("{document}");
     }

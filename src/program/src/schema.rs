@@ -1,10 +1,11 @@
-//! Documents of the program against docs/json.md, which names every field once and with one type. For tests.
+//! Compares documents of the program with docs/json.md, which lists every field once and with one type. For
+//! tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// The values of a field, as docs/json.md words them.
+/// The type of a field's values, by its name in docs/json.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Boolean,
@@ -12,7 +13,7 @@ enum Shape {
     Number,
     Text,
     Object,
-    /// The error for names that are none of ours.
+    /// A map with arbitrary keys.
     MapOfNumbers,
     MapOfTexts,
     Any,
@@ -77,7 +78,7 @@ impl Shape {
     }
 }
 
-/// The fields that docs/json.md names.
+/// The fields that docs/json.md lists.
 pub(crate) fn documented() -> BTreeMap<&'static str, Type> {
     let mut fields = BTreeMap::new();
     for line in include_str!("../../../docs/json.md").lines() {
@@ -99,7 +100,7 @@ pub(crate) fn documented() -> BTreeMap<&'static str, Type> {
     fields
 }
 
-/// Panics if a field of this document differs from docs/json.md. Adds the document's names to `seen`.
+/// Panics if a field of this document differs from docs/json.md. Adds the document's field names to `seen`.
 pub(crate) fn check(document: &Value, seen: &mut BTreeSet<String>) {
     walk(&documented(), document, seen);
 }

@@ -31,28 +31,28 @@ use crate::report::{Failure, print};
 mod metrics;
 mod ready;
 
-/// The path of the socket where none is named.
+/// The default path of the socket.
 pub(crate) const SOCKET: &str = "/run/doorbell/socket";
 
-/// The most handles that were read and are not taken yet.
+/// Maximum number of results of reads that are queued.
 const READ_MAX: usize = 64;
 
-/// How often handle files of other nodes are looked for.
+/// Interval at which missing handle files of other nodes are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How often a file that was found is read again: a daemon that starts anew leaves another handle.
+/// Interval at which existing handle files are read again: a daemon that restarts leaves a new handle.
 const READ_AGAIN_EVERY: Duration = Duration::from_millis(250);
 
-/// How long a daemon that starts waits for the first look at all handle files.
+/// Time limit of a starting daemon for the first read of all handle files.
 const FIRST_READ_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long a handle file may hold no handle: somebody may be writing it.
+/// Time for which a handle file may have no valid handle, since another process may be writing it.
 const HALF_WRITTEN: Duration = Duration::from_secs(5);
 
-/// How long what the daemon before had is tried to be had, once that one has ended.
+/// Time for which the daemon retries to get the addresses of the previous daemon after that one has ended.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long the daemon serves at a time if nothing else is to be looked for.
+/// Interval of the main loop if nothing else is due.
 const A_WHILE: Duration = Duration::from_secs(3600);
 
 /// Run the node daemon: processes of this host exchange messages through it
@@ -150,18 +150,18 @@ pub(crate) struct Arguments {
     peers: Peers,
 }
 
-/// Counts of a daemon, as reports have them.
+/// Counts of a daemon in reports.
 #[derive(Debug, Serialize)]
 pub(crate) struct Counts {
     /// Processes that attached.
     attached: u64,
-    /// Processes that broke the protocol and were cut off.
+    /// Processes that violated the protocol and were cut off.
     cut_off: u64,
     /// Messages between processes of this host.
     pub(crate) local_messages: u64,
     /// Messages to other nodes.
     pub(crate) sent_messages: u64,
-    /// Messages of other nodes.
+    /// Messages from other nodes.
     pub(crate) received_messages: u64,
     /// Messages and operations that were reported as undelivered.
     pub(crate) undelivered_messages: u64,
@@ -183,7 +183,7 @@ impl Counts {
     }
 }
 
-/// Counts of a daemon that ended.
+/// Final counts of a daemon.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -192,10 +192,10 @@ struct Report {
     replaced: bool,
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 ///
 /// # Errors
-/// Another daemon listens at the socket, the devices cannot be opened, or one of them fails.
+/// Another daemon listens at the socket, the devices cannot be opened, or a device fails.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let options = [("--log", "log", arguments.log.clone())];
     let level = Configured::default()
@@ -222,11 +222,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, raised.try_clone()?)?;
     }
-    // Each process takes two descriptors, and up to three more while it attaches.
+    // Each process needs two descriptors, and up to three more while it attaches.
     let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     files.current = files.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
-    // All that can fail is made before a daemon that is replaced ends, but for what that one has: its addresses.
+    // Everything that can fail is created before the running daemon is replaced, except what that daemon still occupies: its addresses.
     let mut nodes = if arguments.listen.is_some() || !arguments.nodes.is_empty() {
         Some(nodes(arguments, level)?)
     } else {
@@ -237,7 +237,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         early_board.as_ref().map_err(ToString::to_string)?;
     }
     let (read, has_files) = read_handles(&arguments.nodes)?;
-    // Handles that are there are known before a process attaches. A file system that does not answer is waited for no longer.
+    // Existing handle files are read before a process attaches. The wait for a file system that does not respond is limited.
     let first = within(FIRST_READ_WITHIN);
     let nodes_named = 0..arguments.nodes.len();
     let mut early: Vec<Read> = nodes_named
@@ -248,9 +248,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         listen(arguments, &mut nodes)?;
         server.set_peers(nodes);
     }
-    // From here on processes wait for this thread: no line of it waits for a reader.
+    // From here on processes depend on this thread, so its lines are written by the log thread.
     log::say(&format!("doorbell: serving at {}", arguments.socket.display()));
-    // Another daemon may have ended for this one, which goes on without what it cannot have.
+    // With --replace, the previous daemon has ended, so this one continues without an address that it cannot get.
     let late_board = early_board.or_else(|_| taken_over(arguments, || board(arguments, server.peers())));
     let mut board = late_board.unwrap_or_else(|error| said(&*error));
     if let Some(board) = &board {
@@ -290,7 +290,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         counts: Counts::of(&server.counts()),
         replaced: server.is_replaced(),
     };
-    // The next daemon waits for the end of the server, and then needs the port of the metrics.
+    // The next daemon waits until the server is dropped, and then needs the port of the metrics.
     drop(board);
     drop(server);
     print("serve", &report, arguments.json, text)
@@ -310,11 +310,11 @@ fn text(report: &Report) -> String {
     )
 }
 
-/// A handle by the place of its node among all, or why there is none.
+/// The index of a node, and its handle or the reason why it cannot be read.
 type Read = (usize, Result<Option<Handle>, String>);
 
-/// Reads the handles of nodes: those of files again and again, by a thread, which a file system that does not answer holds up alone. Returns
-/// whether there are files.
+/// Reads the handles of nodes. A thread reads files again and again, so that only this thread blocks if a file system does not respond.
+/// Returns whether there are files.
 fn read_handles(nodes: &[(u32, String)]) -> Result<(Receiver<Read>, bool), Failure> {
     let (give, take) = sync_channel(READ_MAX.max(nodes.len()));
     let (files, given): (Vec<_>, Vec<_>) = nodes
@@ -339,7 +339,7 @@ fn read_handles(nodes: &[(u32, String)]) -> Result<(Receiver<Read>, bool), Failu
                             *found = matches!(read, Ok(Some(_)));
                             missing = missing.saturating_sub((*found).into());
                         }
-                        // The daemon ended.
+                        // The daemon has ended.
                         if give.send((*at, read)).is_err() {
                             return;
                         }
@@ -369,7 +369,7 @@ fn nodes(arguments: &Arguments, log: LogLevel) -> Result<Nodes, Failure> {
     )?)
 }
 
-/// Begins to serve metrics, if that is asked for.
+/// Starts to serve metrics, if requested.
 fn board(arguments: &Arguments, nodes: Option<&mut Nodes>) -> Result<Option<Board>, Failure> {
     let Some(at) = arguments.metrics else {
         return Ok(None);
@@ -381,7 +381,7 @@ fn board(arguments: &Arguments, nodes: Option<&mut Nodes>) -> Result<Option<Boar
     board.map(Some)
 }
 
-/// Tries something, with `--replace` again and again for [`TAKEN_OVER_WITHIN`]: the daemon before may have it still.
+/// Makes an attempt. With `--replace`, repeats it for [`TAKEN_OVER_WITHIN`], since the previous daemon may still occupy the address.
 fn taken_over<T>(
     arguments: &Arguments,
     mut attempt: impl FnMut() -> Result<T, Failure>,
@@ -397,13 +397,13 @@ fn taken_over<T>(
     }
 }
 
-/// Prints a failure that ends no daemon.
+/// Logs a failure that does not end the daemon.
 fn said<T>(error: &dyn core::error::Error) -> Option<T> {
     log::say(&format!("doorbell: {error}"));
     None
 }
 
-/// Tells the service manager something, if there is one that asked for it. Returns whether nothing is left to tell.
+/// Sends a notification to the service manager, if it requested notifications. Returns whether it need not be repeated.
 fn tell(what: &str) -> bool {
     let told = ready::tell(what);
     if let Err(error) = &told {
@@ -412,13 +412,13 @@ fn tell(what: &str) -> bool {
     !is_busy(&told)
 }
 
-/// Whether the service manager takes what it is told later. One that is not there never does.
+/// Whether the service manager's socket is full, so that the notification has to be repeated. A missing socket is a permanent error.
 fn is_busy(told: &io::Result<()>) -> bool {
     told.as_ref()
         .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Listens for other nodes, and says by which handle.
+/// Listens for other nodes, and prints the handle.
 fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
     let at = arguments.listen.unwrap_or_else(|| anywhere(0));
     let handle = taken_over(arguments, || Ok(nodes.listen(at)?))?;
@@ -445,14 +445,14 @@ fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does something that a file system may hold up, on a thread of its own. `None` if it takes longer than this: `late` has that, and then
-/// the outcome.
+/// Executes work that a file system may block, on a separate thread. Returns `None` if it takes longer than `patience`: then it calls `late`
+/// with `None`, and later with the outcome.
 fn in_time<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
     late: impl Fn(Option<T>) + Clone + Send + 'static,
 ) -> Result<Option<T>, Failure> {
-    // Without room an outcome is either taken or given back.
+    // With a capacity of 0, the outcome is either received, or returned to the sender.
     let (give, take) = sync_channel(0);
     let of_thread = late.clone();
     let run = move || {
@@ -468,19 +468,19 @@ fn in_time<T: Send + 'static>(
     Ok(outcome)
 }
 
-/// The handle of a node, as its file had it last.
+/// The last handle that the file of a node had.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     handle: Option<Handle>,
-    /// Until then the file may hold no handle.
+    /// Time until which the file may have no valid handle.
     patience: Option<Deadline>,
 }
 
 impl Known {
-    /// Takes what was read. Returns a handle that differs from the one before.
+    /// Applies a result of a read. Returns the handle if it differs from the previous one.
     ///
     /// # Errors
-    /// The file has held no handle for [`HALF_WRITTEN`], and never held one. The time begins anew then.
+    /// The file never had a valid handle, and has had none for [`HALF_WRITTEN`]. The time restarts then.
     fn update(
         &mut self,
         read: Result<Option<Handle>, Failure>,
@@ -508,10 +508,10 @@ impl Known {
     }
 }
 
-/// The line that says why the handle of a node cannot be read.
+/// Returns the log line with the reason why the handle of a node cannot be read.
 ///
 /// # Errors
-/// The daemon has had no process, and ends. Processes of a daemon do not end for the file of another node.
+/// No process ever attached: then the daemon ends. A daemon with processes continues despite the file of another node.
 fn outlived(number: u32, error: Failure, attached: u64) -> Result<String, Failure> {
     if attached == 0 {
         return Err(error);
@@ -519,7 +519,7 @@ fn outlived(number: u32, error: Failure, attached: u64) -> Result<String, Failur
     Ok(format!("doorbell: node {number}: {error}"))
 }
 
-/// The handle of a node; `None` while its file is missing.
+/// The handle of a node. `None` while its file is missing.
 fn handle(place: &str) -> Result<Option<Handle>, Failure> {
     match place.strip_prefix('@') {
         Some(path) => Ok(handle_file::find(Path::new(path))?),
@@ -571,14 +571,14 @@ mod tests {
         let at = |time: u64| Instant::from_ns(time);
         let patience = u64::try_from(HALF_WRITTEN.as_nanos()).unwrap();
         let half = || Err("half".into());
-        // It comes late, after the daemon began.
+        // The file appears late, after the daemon has started.
         let (mut known, begun) = (Known::default(), 100 * patience);
         assert!(known.update(Ok(None), at(begun)).is_ok());
         for time in [begun, begun + patience - 1] {
             assert!(matches!(known.update(half(), at(time)), Ok(None)));
         }
         assert!(known.update(half(), at(begun + patience)).is_err());
-        // The time is of one attempt.
+        // The time limit is that of one attempt.
         let later = begun + 10 * patience;
         assert!(known.update(half(), at(later)).is_ok());
         assert!(known.update(Ok(None), at(later + 1)).is_ok());

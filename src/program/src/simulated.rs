@@ -1,4 +1,4 @@
-//! Hosts of a simulated fabric, all in this process: for every command that can be tried without a device.
+//! Hosts of a simulated fabric in this process, for commands that can be tried without a device.
 
 use core::net::IpAddr;
 
@@ -17,7 +17,7 @@ pub(crate) const NOTICE: &str = "SIMULATED: no RDMA device takes part; the bytes
 /// The device of each simulated host that has one.
 pub(crate) const DEVICE: &str = "sim0";
 
-/// Announces the simulation before anything is measured: in the output, or with JSON on standard error.
+/// Announces the simulation before the first measurement: in the output, or with JSON on standard error.
 pub(crate) fn say(is_json: bool) {
     if is_json {
         eprintln!("{NOTICE}");
@@ -26,29 +26,29 @@ pub(crate) fn say(is_json: bool) {
     }
 }
 
-/// Makes a key for this run: all ends are in this process, and no other peer is accepted.
+/// Creates a key for this run: all ends are in this process, and other peers are rejected.
 ///
 /// # Errors
-/// The system gave no random bytes.
+/// No random bytes are available.
 pub(crate) fn trust() -> Result<Trust, Failure> {
     let mut secret = [0; KEY_BYTES_MIN];
     getrandom::fill(&mut secret).map_err(|_| PerfError::Entropy)?;
     Ok(Trust::keys(KeyRing::new(Key::new(1, &secret)?)))
 }
 
-/// Two hosts of one simulated subnet.
+/// Creates two hosts in one simulated subnet.
 ///
 /// # Errors
-/// The fabric takes no such hosts.
+/// The fabric rejects the hosts.
 pub(crate) fn two(trust: &Trust) -> Result<[Node<Host, Host>; 2], Failure> {
     let fabric = Fabric::new();
     Ok([host(&fabric, 1, 1, trust)?, host(&fabric, 2, 1, trust)?])
 }
 
-/// Makes a host with this many rails, each in a subnet of its own. Its number is the last part of its addresses.
+/// Creates a host with this many rails, each in a separate subnet. Its number is the last part of its addresses.
 ///
 /// # Errors
-/// The fabric takes no such host.
+/// The fabric rejects the host.
 pub(crate) fn host(
     fabric: &Fabric,
     number: u8,

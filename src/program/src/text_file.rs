@@ -1,4 +1,4 @@
-//! Text files that a caller names, of which no more is read than such a file can have.
+//! Reads text files that the user names, with a limit of their length.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::report::Failure;
 
-/// Reads a text of so many bytes at most.
+/// Reads a text of at most this length.
 ///
 /// # Errors
-/// The file cannot be read, is no text, or is longer.
+/// The file cannot be read, is not UTF-8, or is longer.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let file = File::open(path)?;

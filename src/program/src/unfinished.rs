@@ -1,4 +1,4 @@
-//! New files that get their name once they are whole.
+//! Files that get their final name when they are complete.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open as open_at};
 
-/// Creates the file that is to be renamed to `path` once it is whole, in the same folder. Returns its name, too.
+/// Creates a file in the same folder, to be renamed to `path` when it is complete. Also returns its name.
 ///
-/// The folder may be shared. A file or link planted by others is neither followed nor written to.
+/// The folder may be shared. A file or link that another user created there is neither followed nor written to.
 ///
 /// # Errors
-/// The file cannot be created, or its random name is taken.
+/// The file cannot be created, or its random name exists.
 pub(crate) fn create(path: &Path, random: u64) -> io::Result<(PathBuf, File)> {
     let mut unfinished: OsString = path.to_owned().into_os_string();
     unfinished.push(format!(".{random:016x}.unfinished"));
@@ -22,10 +22,10 @@ pub(crate) fn create(path: &Path, random: u64) -> io::Result<(PathBuf, File)> {
     Ok((unfinished.into(), file))
 }
 
-/// Randomness for such a name.
+/// A random number for such a name.
 ///
 /// # Errors
-/// The system gave no random bytes.
+/// No random bytes are available.
 pub(crate) fn random() -> io::Result<u64> {
     let mut random = [0; size_of::<u64>()];
     getrandom::fill(&mut random).map_err(io::Error::other)?;

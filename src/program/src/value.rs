@@ -1,4 +1,4 @@
-//! Values of the command line: sizes, spans of time, MTUs, and addresses of peers. No name is looked up here.
+//! Parses values of the command line: sizes, durations, MTUs, and addresses of peers. No name is resolved here.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Parses a size in bytes, as [`parse_bytes`] does, or 0.
+/// Parses a size in bytes, as [`parse_bytes`] does, but accepts 0.
 pub(crate) fn parse_bytes_or_none(text: &str) -> Result<u32, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'K' | b'k') => (text.get(..text.len().saturating_sub(1)), 1 << 10),
@@ -35,7 +35,7 @@ pub(crate) fn parse_mtu(text: &str) -> Result<Mtu, String> {
     Mtu::from_bytes(bytes).ok_or_else(|| "not one of 256, 512, 1024, 2048, 4096".into())
 }
 
-/// Parses a span in seconds, with or without a fraction: at least a millisecond, at most a year.
+/// Parses a duration in seconds, with or without a fraction: at least a millisecond, at most a year.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     // A year can be added to any clock without overflow.
@@ -45,25 +45,25 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// The address of a peer, as it was named.
+/// The address of a peer, as the user gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PeerPlace {
     /// The handle that its listener printed.
     Handle(Handle),
     /// A TCP address.
     Address(SocketAddr),
-    /// A host name that is not looked up yet, and a port.
+    /// A host name that is not resolved yet, and a port.
     Host { name: String, port: u16 },
 }
 
 impl PeerPlace {
-    /// Reads a handle, or a name or an address with a port behind a colon or without one. An IPv6 address with a
-    /// port has brackets.
+    /// Parses a handle, or a name or an address with an optional port after a colon. An IPv6 address with a port needs
+    /// brackets.
     ///
     /// # Errors
     /// The text is none of these.
     pub(crate) fn parse(text: &str, default_port: u16) -> Result<Self, String> {
-        // A host may be named `doorbell`, with a port behind the colon. The text behind the colon of a handle is longer.
+        // A host may have the name `doorbell`, with a port after the colon. A handle has a longer text there.
         let is_port = |behind: &str| parse_port(behind).is_some_and(|port| port.to_string() == behind);
         if text
             .strip_prefix("doorbell:")
@@ -102,7 +102,7 @@ impl PeerPlace {
     }
 }
 
-/// A port in digits, without a sign.
+/// Parses a port in digits, without a sign.
 fn parse_port(text: &str) -> Option<u16> {
     text.parse()
         .ok()

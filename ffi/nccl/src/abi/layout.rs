@@ -1,4 +1,4 @@
-//! Sizes and offsets, as the library itself reports them to a program in C.
+//! Sizes and offsets of structures, which the library reports to C programs.
 
 use core::ffi::{c_char, c_int};
 
@@ -8,13 +8,13 @@ use super::properties::{
 };
 use super::tables::{NetV8, NetV9, NetV10, NetV11, NetV12};
 
-/// Fields of a structure with their offsets, and its size.
+/// The size of a structure, and the offsets of its fields.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Layout {
-    /// The structure's size, by its name.
+    /// The name and the size of the structure.
     pub size: (&'static str, usize),
-    /// The offsets, each by the names of structure and field. Names end with a NUL.
+    /// The offsets, each with the names of structure and field. Names end with a NUL.
     pub fields: &'static [(&'static str, usize)],
 }
 
@@ -42,7 +42,7 @@ pub const LAYOUTS: &[Layout] = &[
     NetV12::LAYOUT,
 ];
 
-/// Writes the name and the number of a row, and returns 1; 0 if there are no more rows.
+/// Writes the name and the value of a row, and returns 1; returns 0 if there are no more rows.
 ///
 /// # Safety
 /// `name` and `number` are valid for writing.

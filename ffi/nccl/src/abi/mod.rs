@@ -1,6 +1,6 @@
 //! The C interface of a net plugin, versions 8 to 12: values, properties and tables.
 //!
-//! Sizes and offsets are checked when this is compiled. A C program of the tests compares them with definitions of its own.
+//! Sizes and offsets are checked at compile time. A C program of the tests compares them with its own definitions.
 
 mod layout;
 pub mod properties;
@@ -16,37 +16,37 @@ pub use layout::{LAYOUTS, Layout, doorbell_nccl_layout};
 pub struct NcclResult(pub c_int);
 
 impl NcclResult {
-    /// The call was done, or is to be made again where it left its result NULL.
+    /// The call was executed. If it left its result NULL, NCCL has to call it again.
     pub const SUCCESS: Self = Self(0);
     /// A call of CUDA failed. This plugin makes none.
     pub const UNHANDLED_CUDA_ERROR: Self = Self(1);
-    /// A call of the system or a device failed.
+    /// A system call or a device failed.
     pub const SYSTEM_ERROR: Self = Self(2);
-    /// A fault of the plugin.
+    /// An error of the plugin.
     pub const INTERNAL_ERROR: Self = Self(3);
-    /// An argument is not valid.
+    /// An argument is invalid.
     pub const INVALID_ARGUMENT: Self = Self(4);
-    /// The calls do not go together.
+    /// The call is invalid in this state.
     pub const INVALID_USAGE: Self = Self(5);
-    /// The peer failed, or is not reached.
+    /// The peer failed, or cannot be reached.
     pub const REMOTE_ERROR: Self = Self(6);
-    /// The call goes on.
+    /// The call is in progress.
     pub const IN_PROGRESS: Self = Self(7);
 }
 
-/// Bytes of the handle that a listener gives to a peer.
+/// Length of the handle that a listener gives to a peer.
 pub const HANDLE_BYTES: usize = 128;
 
-/// Requests that a comm has open at most, each of up to `maxRecvs` receives.
+/// Maximum number of open requests of a comm, each of up to `maxRecvs` receives.
 pub const REQUESTS_MAX: usize = 32;
 
 /// Host memory.
 pub const PTR_HOST: c_int = 1;
 
-/// Memory of a GPU.
+/// GPU memory.
 pub const PTR_CUDA: c_int = 2;
 
-/// Memory that a descriptor names.
+/// Memory that a dma-buf descriptor names.
 pub const PTR_DMABUF: c_int = 4;
 
 /// Levels of the log.
@@ -57,7 +57,8 @@ pub const LOG_INFO: c_int = 3;
 /// The subsystems of a log line.
 pub const LOG_INIT_AND_NET: c_ulong = 1 | 16;
 
-/// The function that writes to NCCL's log: level, subsystems, file, line, format and its arguments.
+/// The function that writes to NCCL's log. Its arguments are level, subsystems, file, line, format and the arguments of the
+/// format.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Logger(

@@ -1,11 +1,12 @@
-//! The properties of a device, and the other structures that calls carry.
+//! The properties of a device, and other structures that are passed in calls.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};
 
 use super::Layout;
 
-/// A structure of the interface: its size and the offset of each field are checked here, and reported to C.
+/// Defines a structure of the interface. Its size and the offset of each field are checked at compile time,
+/// and reported to C.
 macro_rules! structure {
     ($(#[$of_struct:meta])* $name:ident as $c:literal, $size:literal {
         $($(#[$of_field:meta])* $field:ident: $kind:ty = $offset:literal $in_c:literal,)+
@@ -18,7 +19,7 @@ macro_rules! structure {
         }
 
         impl $name {
-            /// Its size and offsets.
+            /// The size and offsets.
             pub const LAYOUT: Layout = Layout::new(
                 (concat!($c, "\0"), size_of::<Self>()),
                 &[$((concat!($c, ".", $in_c, "\0"), offset_of!(Self, $field)),)+],
@@ -31,21 +32,21 @@ macro_rules! structure {
 }
 
 structure! {
-    /// The devices that a virtual one stands for: versions 9 to 11.
+    /// The physical devices of a virtual device: versions 9 to 11.
     VirtualDevice as "ncclNetVDeviceProps_v9_t", 20 {
-        /// How many.
+        /// Number of devices.
         count: c_int = 0 "ndevs",
-        /// Their indexes.
+        /// Their indices.
         devices: [c_int; 4] = 4 "devs",
     }
 }
 
 structure! {
-    /// The devices that a virtual one stands for: version 12.
+    /// The physical devices of a virtual device: version 12.
     VirtualDeviceV12 as "ncclNetVDeviceProps_v12_t", 36 {
-        /// How many.
+        /// Number of devices.
         count: c_int = 0 "ndevs",
-        /// Their indexes.
+        /// Their indices.
         devices: [c_int; 8] = 4 "devs",
     }
 }
@@ -53,25 +54,26 @@ structure! {
 structure! {
     /// Properties of version 8.
     PropertiesV8 as "ncclNetProperties_v8_t", 64 {
-        /// The name: a string that stays.
+        /// The name: a string that stays valid.
         name: *mut c_char = 0 "name",
-        /// The path under /sys/devices: a string that stays, or NULL for a device that is not on a PCI bus.
+        /// The path under /sys/devices: a string that stays valid, or NULL for a device that is not on a
+        /// PCI bus.
         pci_path: *mut c_char = 8 "pciPath",
-        /// Identifies the chip: equal values stand for one chip.
+        /// Identifies the chip: devices with equal values are on one chip.
         guid: u64 = 16 "guid",
         /// Kinds of memory that can be registered.
         pointer_support: c_int = 24 "ptrSupport",
-        /// Whether a registration is good for all comms.
+        /// Whether a registration is valid for all comms.
         registration_is_global: c_int = 28 "regIsGlobal",
-        /// Megabits per second.
+        /// The speed in megabits per second.
         speed_mbps: c_int = 32 "speed",
         /// The number of the port.
         port: c_int = 36 "port",
         /// The latency in microseconds.
         latency_us: f32 = 40 "latency",
-        /// Comms at most.
+        /// Maximum number of comms.
         comms_max: c_int = 44 "maxComms",
-        /// Receives of one request at most.
+        /// Maximum number of receives of a request.
         receives_max: c_int = 48 "maxRecvs",
         /// The kind of device: 0 is the host's.
         device_type: c_int = 52 "netDeviceType",
@@ -80,7 +82,7 @@ structure! {
     }
 }
 
-/// Properties of version 9 and later: fields that all of them have, and those of the version.
+/// Properties of version 9 and later: the common fields, and those of the version.
 macro_rules! since_v9 {
     ($(#[$of_struct:meta])* $name:ident as $c:literal, $size:literal { $($rest:tt)* }) => {
         structure! {
@@ -96,7 +98,7 @@ macro_rules! since_v9 {
                 pointer_support: c_int = 24 "ptrSupport",
                 /// As in version 8.
                 registration_is_global: c_int = 28 "regIsGlobal",
-                /// Whether a flush is needed after each receive into a GPU's memory.
+                /// Whether a flush is needed after each receive into GPU memory.
                 force_flush: c_int = 32 "forceFlush",
                 /// As in version 8.
                 speed_mbps: c_int = 36 "speed",
@@ -121,11 +123,11 @@ macro_rules! since_v9 {
 since_v9! {
     /// Properties of versions 9 and 10.
     PropertiesV9 as "ncclNetProperties_v9_t", 104 {
-        /// The devices that it stands for.
+        /// The physical devices.
         virtual_device: VirtualDevice = 64 "vProps",
-        /// Bytes of one message at most.
+        /// Maximum length of a message in bytes.
         message_bytes_max: usize = 88 "maxP2pBytes",
-        /// Bytes of one collective operation of the network at most.
+        /// Maximum length of a collective operation of the network in bytes.
         collective_bytes_max: usize = 96 "maxCollBytes",
     }
 }
@@ -139,7 +141,7 @@ since_v9! {
         message_bytes_max: usize = 88 "maxP2pBytes",
         /// As in version 9.
         collective_bytes_max: usize = 96 "maxCollBytes",
-        /// Parts of a request that the network makes into one at most.
+        /// Maximum number of parts that the network merges into one request.
         multi_request_max: c_int = 104 "maxMultiRequestSize",
     }
 }
@@ -163,7 +165,7 @@ since_v9! {
 }
 
 structure! {
-    /// The wishes for a comm.
+    /// The requested configuration of a comm.
     CommConfig as "ncclNetCommConfig_t", 4 {
         /// The IP traffic class; -1 is none.
         traffic_class: c_int = 0 "trafficClass",
@@ -171,15 +173,15 @@ structure! {
 }
 
 structure! {
-    /// Hints about the traffic of one direction.
+    /// Hints about the traffic in one direction.
     NetTraffic as "ncclNetCommAttr_t", 16 {
-        /// Peers at a time at most.
+        /// Maximum number of peers at a time.
         peers_max: i32 = 0 "maxConcurrentPeers",
-        /// Peers at a time at least.
+        /// Minimum number of peers at a time.
         peers_min: i32 = 4 "minConcurrentPeers",
-        /// Flows to a peer at most.
+        /// Maximum number of flows to a peer.
         flows_max: i32 = 8 "maxFlowsPerPeer",
-        /// Flows to a peer at least.
+        /// Minimum number of flows to a peer.
         flows_min: i32 = 12 "minFlowsPerPeer",
     }
 }
@@ -201,17 +203,17 @@ structure! {
 }
 
 structure! {
-    /// The part of a comm that a GPU's kernels reach. This plugin gives none.
+    /// The part of a comm that GPU kernels can use. This plugin has none.
     NetDeviceHandle as "ncclNetDeviceHandle_t", 32 {
         /// The kind of device.
         device_type: c_int = 0 "netDeviceType",
         /// The version of that kind.
         device_version: c_int = 4 "netDeviceVersion",
-        /// Memory of the kernels.
+        /// Memory for the kernels.
         handle: *mut c_void = 8 "handle",
         /// Its size.
         bytes: usize = 16 "size",
-        /// Whether the proxy has to make progress.
+        /// Whether the proxy thread has to make progress.
         needs_proxy: c_int = 24 "needsProxyProgress",
     }
 }

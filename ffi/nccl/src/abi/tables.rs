@@ -9,7 +9,7 @@ use super::properties::{
 };
 use super::{Layout, Logger, NcclResult, Profiler};
 
-/// A table: a name, and functions in order.
+/// Defines a table: a name, and functions in order.
 macro_rules! table {
     ($(#[$of_struct:meta])* $name:ident as $c:literal, $size:literal {
         $($slot:ident $in_c:literal ($($argument:ty),*),)+
@@ -26,11 +26,11 @@ macro_rules! table {
             )+
         }
 
-        // SAFETY: a table is never written, and its name is a string that stays.
+        // SAFETY: a table is never written to, and its name is a string that stays valid.
         unsafe impl Sync for $name {}
 
         impl $name {
-            /// Its size and offsets.
+            /// The size and offsets.
             pub const LAYOUT: Layout = Layout::new(
                 (concat!($c, "\0"), size_of::<Self>()),
                 &[
@@ -42,7 +42,7 @@ macro_rules! table {
 
         const _: () = assert!(size_of::<$name>() == $size);
         const _: () = {
-            // In order, one pointer each.
+            // The fields are in order, one pointer each.
             let fields = $name::LAYOUT.fields;
             let mut place = 0;
             while place < fields.len() {
@@ -130,7 +130,7 @@ table! {
     }
 }
 
-/// Versions 11 and 12 differ in the properties and the virtual devices alone.
+/// Versions 11 and 12 differ only in the properties and the virtual devices.
 macro_rules! newest {
     ($(#[$of_struct:meta])* $name:ident as $c:literal, $properties:ty, $virtual_device:ty) => {
         table! {

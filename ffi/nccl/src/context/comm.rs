@@ -9,26 +9,26 @@ use crate::places::Key;
 
 const _: () = assert!(REQUESTS_MAX == u32::BITS as usize);
 
-/// Send requests of a comm at most: one for each receive that the other side may have open.
+/// Maximum number of send requests of a comm: one for each receive that the other side may have open.
 pub(super) const SENDS_MAX: usize = REQUESTS_MAX * RECEIVES_MAX;
 
-/// How far a comm is.
+/// Stage of a comm's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The peer has not answered.
     Opening { until: Deadline },
-    /// Requests go.
+    /// Requests are possible.
     Open,
-    /// It is of no further use.
+    /// The comm cannot be used any more.
     Failed(NcclResult),
-    /// It is closed here, and the peer does not know yet.
+    /// The comm is closed here, and the peer does not know yet.
     Closing,
 }
 
-/// A message that the peer is owed.
+/// A message that has to be sent to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owed {
-    /// The comm is connected to this listener of the peer's.
+    /// Open the comm at this listener of the peer.
     Open(Key),
     /// The comm is open.
     Opened,
@@ -39,21 +39,21 @@ pub(super) enum Owed {
 #[derive(Debug)]
 pub(super) struct Comm {
     pub(super) link: LinkId,
-    /// Its number at the peer; `None` until the peer said so.
+    /// Its number at the peer; `None` until the peer has reported it.
     pub(super) peer: Option<Key>,
     pub(super) stage: Stage,
     pub(super) owes: Option<Owed>,
-    /// The last message that went through the link. It is the peer's once that is done.
+    /// The last message that was sent on the link. The peer has received it when it is done.
     pub(super) last_sent: Option<Sequence>,
     /// Whether the peer has closed it.
     pub(super) is_peer_gone: bool,
-    /// Whether `connect` has yet to return it.
+    /// Whether `connect` has not returned it yet.
     pub(super) is_attempt: bool,
-    /// Whether the peer's `connect` never returned it: nobody accepts it.
+    /// Whether the peer's `connect` never returned it: then it must not be accepted.
     pub(super) is_given_up: bool,
-    /// Whether relays were asked to open it, since no rail could.
+    /// Whether relays were asked to open it, since no rail leads to the peer.
     pub(super) is_sought: bool,
-    /// Whether the peer opened it, be it that it closed it since.
+    /// Whether the peer opened it, even if it has closed it since.
     pub(super) was_opened: bool,
     pub(super) side: Side,
 }
@@ -67,25 +67,25 @@ pub(super) enum Side {
 /// The sending side.
 #[derive(Debug)]
 pub(super) struct Sends {
-    /// The peer's receives that no send has taken, the newest first: the one that is taken next is the last.
+    /// The peer's receives that have no send yet, the newest first: the last one is the next to be used.
     open: Vec<OpenReceive>,
-    /// A bit for each slot without a request.
+    /// A bit for each free slot.
     free: [u64; SENDS_MAX / 64],
     requests: [SendRequest; SENDS_MAX],
 }
 
-/// A receive of the peer's.
+/// A receive of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OpenReceive {
     request: RequestNumber,
     index: u8,
-    /// Whether it takes transfers alone.
+    /// Whether it accepts only transfers.
     pub(super) is_placed: bool,
     pub(super) of: Receive,
 }
 
 impl OpenReceive {
-    /// The receive, at a comm of this number.
+    /// The receive as a target, at the comm with this number.
     #[inline]
     pub(super) fn target(&self, to: Key) -> Target {
         Target {
@@ -106,9 +106,9 @@ pub(super) struct SendRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendState {
     Free,
-    /// A transfer has it.
+    /// A transfer carries it.
     Moving,
-    /// So many bytes are sent.
+    /// This number of bytes is sent.
     Done(usize),
     Failed(NcclResult),
 }
@@ -125,7 +125,7 @@ impl Sends {
         })
     }
 
-    /// Notes a request of the peer's. It takes the place of an older one of the same slot, which is over.
+    /// Adds a request of the peer. It replaces an older one in the same slot, which has ended.
     pub(super) fn cleared(
         &mut self,
         request: RequestNumber,
@@ -145,30 +145,30 @@ impl Sends {
         }
     }
 
-    /// The oldest receive that no send has taken.
+    /// The oldest receive that has no send yet.
     #[inline]
     pub(super) fn oldest(&self) -> Option<&OpenReceive> {
         self.open.last()
     }
 
-    /// A send takes that one.
+    /// Removes the oldest receive, which now has a send.
     #[inline]
     pub(super) fn take_oldest(&mut self) {
         self.open.pop();
     }
 
-    /// The oldest receive of this tag that no send has taken, and its place among them.
+    /// The oldest receive with this tag that has no send yet, and its index.
     pub(super) fn find(&self, tag: i32) -> Option<(usize, OpenReceive)> {
         let mut open = self.open.iter().copied().enumerate().rev();
         open.find(|(_, open)| open.of.tag == tag)
     }
 
-    /// A send takes the receive in this place.
+    /// Removes the receive with this index, which now has a send.
     pub(super) fn take(&mut self, place: usize) {
         self.open.remove(place);
     }
 
-    /// A slot without a request.
+    /// A free slot.
     pub(super) fn free_slot(&self) -> Option<u8> {
         let (place, word) = (0_u32..).zip(&self.free).find(|(_, word)| **word != 0)?;
         u8::try_from(place << 6 | word.trailing_zeros()).ok()
@@ -195,7 +195,7 @@ impl Sends {
         }
     }
 
-    /// The request of a slot, if it has this serial number.
+    /// The request in a slot, if it has this serial number.
     pub(super) fn request(&mut self, slot: u8, serial: u32) -> Option<&mut SendRequest> {
         let request = self.requests.get_mut(usize::from(slot))?;
         (request.serial == serial && request.state != SendState::Free).then_some(request)
@@ -205,7 +205,7 @@ impl Sends {
 /// The receiving side.
 #[derive(Debug)]
 pub(super) struct Receives {
-    /// A bit for each slot without a request.
+    /// A bit for each free slot.
     free: u32,
     requests: [ReceiveRequest; REQUESTS_MAX],
 }
@@ -214,7 +214,7 @@ pub(super) struct Receives {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceiveRequest {
     pub(super) serial: u32,
-    /// How many receives it has; 0: the slot is free.
+    /// Number of receives; 0 if the slot is free.
     pub(super) count: u8,
     pub(super) entries: [Entry; RECEIVES_MAX],
 }
@@ -227,25 +227,25 @@ pub(super) struct Entry {
     pub(super) memory: Key,
     pub(super) offset: usize,
     pub(super) state: EntryState,
-    /// Whether its bytes come by a transfer, however few.
+    /// Whether its bytes arrive by a transfer, whatever their number.
     pub(super) is_placed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryState {
-    /// Nothing came yet.
+    /// Nothing has arrived yet.
     Waiting,
-    /// So many bytes came, and others are to come.
+    /// This number of bytes has arrived, and more are expected.
     Coming(usize),
-    /// A transfer brings it.
+    /// A transfer carries it.
     Moving,
-    /// So many bytes came.
+    /// All bytes have arrived: this number.
     Done(usize),
     Failed(NcclResult),
 }
 
 impl Entry {
-    /// Whether messages of the peer are waited for.
+    /// Whether it waits for messages of the peer.
     const fn is_waiting(&self) -> bool {
         matches!(self.state, EntryState::Waiting | EntryState::Coming(_))
     }
@@ -273,7 +273,7 @@ impl ReceiveRequest {
         self.entries.iter_mut().take(usize::from(self.count))
     }
 
-    /// How it ended; `None` if devices may still write for it, or bytes are to come.
+    /// Its result. `None` if devices may still write to its memory, or if bytes are missing.
     #[inline]
     pub(super) fn end(&self) -> Option<Result<(), NcclResult>> {
         let (mut failed, mut is_waiting) = (None, false);
@@ -291,7 +291,7 @@ impl ReceiveRequest {
         }
     }
 
-    /// Whether a part of it has failed, while others may go on.
+    /// Whether a part of it has failed, while others may be in progress.
     pub(super) fn has_failed(&self) -> bool {
         self.entries()
             .any(|entry| matches!(entry.state, EntryState::Failed(_)))
@@ -306,7 +306,7 @@ impl Receives {
         })
     }
 
-    /// A slot without a request, and where its receives go.
+    /// A free slot, and its entries.
     #[inline]
     pub(super) fn free_slot(&mut self) -> Option<(u8, &mut [Entry; RECEIVES_MAX])> {
         let slot = self.free.trailing_zeros();
@@ -314,7 +314,7 @@ impl Receives {
         Some((u8::try_from(slot).ok()?, &mut request.entries))
     }
 
-    /// A slot has a request, whose receives are there.
+    /// Sets the request of a slot whose entries are filled.
     #[inline]
     pub(super) fn set(&mut self, slot: u8, (serial, count): (u32, u8)) {
         self.free &= !1_u32.wrapping_shl(slot.into());
@@ -331,13 +331,13 @@ impl Receives {
         }
     }
 
-    /// The request of a slot, if it has this serial number.
+    /// The request in a slot, if it has this serial number.
     pub(super) fn request(&self, slot: u8, serial: u32) -> Option<&ReceiveRequest> {
         let request = self.requests.get(usize::from(slot))?;
         (request.serial == serial && request.count > 0).then_some(request)
     }
 
-    /// The receive that a message is for. `None` if its request is over.
+    /// The receive that a message is for. `None` if its request has ended.
     pub(super) fn entry(&mut self, request: RequestNumber, index: u8) -> Option<&mut Entry> {
         let of = self.requests.get_mut(usize::try_from(request.slot()).ok()?)?;
         let is_it = of.serial & SERIAL_MASK == request.serial() && index < of.count;
@@ -362,7 +362,7 @@ impl Comm {
         }
     }
 
-    /// Ends every request that waits for the peer, and returns how many there were. Requests that a transfer has end with it.
+    /// Fails every request that waits for the peer, and returns their number. Requests with a transfer end when it does.
     pub(super) fn fail_waiting(&mut self, code: NcclResult) -> usize {
         let Side::Receive(receives) = &mut self.side else {
             return 0;
@@ -374,7 +374,7 @@ impl Comm {
             .count()
     }
 
-    /// Ends every receive into this memory that waits for the peer.
+    /// Fails every receive into this memory that waits for the peer.
     pub(super) fn fail_waiting_for(&mut self, memory: Key, code: NcclResult) -> usize {
         let Side::Receive(receives) = &mut self.side else {
             return 0;

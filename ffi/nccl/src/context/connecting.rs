@@ -1,4 +1,4 @@
-//! Listeners, and comms from their beginning to their end. No call waits for a peer but the one that closes a sending comm.
+//! Listeners, and comms from their beginning to their end. Only the call that closes a sending comm waits for a peer.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -14,15 +14,15 @@ use crate::handle::NetHandle;
 use crate::places::{Key, PLACES_MAX};
 use crate::relay::search::leads_nowhere;
 
-/// The words for a peer that is no neighbour.
+/// The advice for a peer that is not a neighbour.
 const NOTHING_IS_RELAYED: &str = "; nothing is relayed, so order the ranks such that neighbours in a ring share a subnet, \
     or set DOORBELL_NCCL_RELAYS on all hosts";
 
-/// The words if relays are set, and none helped.
+/// The advice if relays are set, and none helped.
 const NO_RELAY: &str = "; no relay of DOORBELL_NCCL_RELAYS leads there, for the reasons above";
 
 impl Context {
-    /// A listener, and the handle that leads to it.
+    /// Opens a listener. Returns it with the handle that leads to it.
     pub(crate) fn listen(&mut self) -> Result<(Key, [u8; HANDLE_BYTES]), Failure> {
         let full = || Failure::system("the limit of open listeners is reached: close some");
         let key = self.state.listeners.add(Listener::default()).ok_or_else(full)?;
@@ -32,13 +32,13 @@ impl Context {
             handle: self.door,
         };
         let bytes = handle.to_bytes();
-        // The door's handle was made to fit.
+        // The handle of the process was created so that it fits.
         let bytes =
             bytes.ok_or_else(|| Failure::new(NcclResult::INTERNAL_ERROR, "the handle is too long"))?;
         Ok((key, bytes))
     }
 
-    /// Begins to connect a comm, or goes on with it, and returns it once it is open. The attempt is noted in the handle meanwhile.
+    /// Begins or continues to connect a comm, and returns it after it is open. The attempt is recorded in the handle meanwhile.
     pub(crate) fn connect(&mut self, bytes: &mut [u8; HANDLE_BYTES]) -> Result<Option<Key>, Failure> {
         self.check_works()?;
         let mut handle = NetHandle::parse(bytes).map_err(Failure::argument)?;
@@ -71,7 +71,7 @@ impl Context {
             )),
             Stage::Opening { .. } => return Ok(None),
             Stage::Open => Ok(Some(key)),
-            // Its requests fail.
+            // The comm is returned: its requests fail.
             Stage::Failed(_) if comm.was_opened => Ok(Some(key)),
             Stage::Failed(code) => Err(self.not_connected(key, code)),
             Stage::Closing => Err(Failure::argument("the comm is being closed")),
@@ -85,7 +85,7 @@ impl Context {
         outcome
     }
 
-    /// Whether a comm is the attempt that a handle has a note of: another's number may be there by mistake.
+    /// Whether a comm is the attempt that is recorded in a handle. The record may be of another process by mistake.
     fn is_attempt(&self, comm: &Comm, handle: &NetHandle) -> bool {
         let to = (handle.handle.instance(), handle.handle.port());
         let peer = self.state.peers.iter().find(|peer| peer.id == comm.link);
@@ -127,7 +127,7 @@ impl Context {
         Ok(key)
     }
 
-    /// Forgets attempts whose time is over, and that nobody goes on with.
+    /// Closes attempts that have timed out, and that NCCL does not continue.
     fn give_up_attempts(&mut self) {
         let now = doorbell::now();
         let late = |comm: &Comm| matches!(comm.stage, Stage::Opening { until } if until.has_passed(now));
@@ -142,7 +142,7 @@ impl Context {
         }
     }
 
-    /// The link to the process of a handle: the one that was begun for another comm, or a new one.
+    /// The link to the process of a handle: an existing one, or a new one.
     fn link_to(&mut self, handle: &NetHandle) -> Result<LinkId, Failure> {
         let to = (handle.handle.instance(), handle.handle.port());
         if let Some(peer) = self.state.peers.iter().find(|peer| peer.to == Some(to)) {
@@ -157,14 +157,14 @@ impl Context {
         Ok(id)
     }
 
-    /// The next comm that a peer has connected to a listener, if there is any.
+    /// The next comm that a peer has connected to a listener, if there is one.
     pub(crate) fn accept(&mut self, listener: Key) -> Result<Option<Key>, Failure> {
         self.poll()?;
         let none = || Failure::argument("there is no such listener: it was closed, or never opened");
         let listening = self.state.listeners.get_mut(listener).ok_or_else(none)?;
         while let Some(key) = listening.backlog.pop_front() {
             match self.state.comms.get(key) {
-                // Its peer connected it, be it that it has closed it since: requests say so.
+                // The peer connected it. If the peer has closed it since, its requests report so.
                 Some(comm) if !comm.is_given_up => return Ok(Some(key)),
                 Some(_) => {
                     self.state.comms.remove(key);
@@ -184,7 +184,7 @@ impl Context {
         self.poll()
     }
 
-    /// Closes a sending comm, once its peer has what was sent, or the time for that is over.
+    /// Closes a sending comm, after its peer has received everything, or after a timeout.
     pub(crate) fn close_send(&mut self, key: Key) -> Result<(), Failure> {
         let comm = self.comm(key)?;
         if !matches!(comm.side, Side::Send(_)) {
@@ -214,7 +214,7 @@ impl Context {
         if !matches!(comm.side, Side::Receive(_)) {
             return Err(Failure::argument("closeRecv of a comm that sends"));
         }
-        // The peer may write into lent memory until it knows of the end, and this side has the memory for other uses from here on.
+        // Until the peer knows of the end, it may write into lent memory, which NCCL may now use for something else.
         let left = self.cancel_moving(|moving| moving.comm == key, None);
         self.state.left.extend_from_slice(&left);
         for moving in left {
@@ -228,7 +228,7 @@ impl Context {
         self.poll()
     }
 
-    /// Closes a comm here. Its place is free once the peer was told.
+    /// Closes a comm. Its table entry is free after the peer was notified.
     pub(super) fn close_comm(&mut self, key: Key) {
         let Some(comm) = self.state.comms.get_mut(key) else {
             return;
@@ -240,9 +240,9 @@ impl Context {
             return;
         }
         comm.stage = Stage::Closing;
-        // With no number of the peer's yet, its answer is waited for.
+        // Without the peer's number, the notification waits for the peer's answer.
         comm.owes = comm.peer.map(|_| Owed::Close);
-        // Its requests are gone: nothing that comes late finds one.
+        // Its requests are dropped, so that late messages find none.
         comm.side = match comm.side {
             Side::Send(_) => Side::Send(Sends::new()),
             Side::Receive(_) => Side::Receive(Receives::new()),

@@ -1,4 +1,4 @@
-//! Flushes of memory of devices: a receive's bytes are there for the GPU once these are done.
+//! Flushes of device memory. After a flush the GPU can see the received bytes.
 
 use doorbell::connect::{Flush, Flusher};
 
@@ -14,9 +14,9 @@ use crate::places::{Key, Places};
 /// The flushes of a context.
 #[derive(Debug)]
 pub(super) struct Flushes {
-    /// Made with the first memory of a device, and anew when it fails or a device is missing that came up.
+    /// Created with the first device memory, and again after a failure, or when a missing device has come up.
     flusher: Option<Flusher>,
-    /// How often one was made: flushes of an earlier one are begun again.
+    /// Number of flushers created. Flushes of an earlier flusher are started again.
     made: u32,
     requests: Places<Request>,
 }
@@ -31,28 +31,28 @@ impl Default for Flushes {
     }
 }
 
-/// A request: its memory is flushed one after the other.
+/// A request, whose memories are flushed one after the other.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     comm: Key,
     memories: [Key; RECEIVES_MAX],
-    /// How many of them are done.
+    /// The index of the next memory.
     at: usize,
-    /// The flush of the next one, and by which flusher.
+    /// The flush in progress, and the number of its flusher.
     under_way: Option<(u32, Flush)>,
-    /// Whether it was begun again after a failure of the flusher.
+    /// Whether it was restarted after a failure of the flusher.
     is_again: bool,
 }
 
 impl Request {
-    /// The memory to be flushed next, if any is left.
+    /// The memory to flush next, if there is one.
     fn next(&self) -> Option<Key> {
         self.memories.get(self.at).copied()
     }
 }
 
 impl Flushes {
-    /// A comm is closed: nobody tests its requests any more.
+    /// Drops the requests of a comm that is closed.
     pub(super) fn forget(&mut self, comm: Key) {
         let of_comm = self.requests.iter().filter(|(_, request)| request.comm == comm);
         let keys: Vec<_> = of_comm.map(|(key, _)| key).collect();
@@ -61,7 +61,7 @@ impl Flushes {
                 .get(*key)
                 .is_some_and(|request| self.is_under_way(request))
         };
-        // Nobody waits for it any more, so its queue pairs go before its memory may.
+        // A flush in progress reads memory that may be freed now, so its queue pairs are destroyed.
         if keys.iter().any(is_read) {
             self.flusher = None;
         }
@@ -70,7 +70,7 @@ impl Flushes {
         }
     }
 
-    /// Takes flushes that are done. A flusher that fails is gone.
+    /// Polls for completed flushes. A flusher that fails is dropped.
     fn poll(&mut self) -> Result<(), Failure> {
         let polled = self.flusher.as_mut().map_or(Ok(()), Flusher::poll);
         polled.map_err(|error| {
@@ -90,7 +90,7 @@ impl Flushes {
 }
 
 impl Context {
-    /// Sees to it that memory of devices can be flushed, if it can be registered at all.
+    /// Creates a flusher if necessary, provided that device memory can be registered at all.
     pub(crate) fn open_flusher(&mut self) -> Result<(), Failure> {
         self.check_devices_memory()?;
         let has_new = self.state.has_new_rails;
@@ -108,8 +108,8 @@ impl Context {
         Ok(())
     }
 
-    /// Flushes memory of a receive that is done; `None` if none of it is a device's. A request is never refused for want of room, since
-    /// NCCL would take that for its end.
+    /// Flushes memory of a completed receive. Returns `None` if no device memory is among it. A request is never refused for lack of room,
+    /// since NCCL would treat that as the completion of the flush.
     pub(crate) fn flush(&mut self, comm: Key, keys: [Key; RECEIVES_MAX]) -> Result<Option<Key>, Failure> {
         self.check_receives(comm)?;
         let memories = &self.state.memories;
@@ -121,7 +121,7 @@ impl Context {
             under_way: None,
             is_again: false,
         };
-        // From the last one on, so that those that are left are the last places.
+        // Filled from the end, so that the remaining memories are always the last entries.
         for key in keys.iter().filter(|key| is_of_device(key)) {
             request.at = request.at.saturating_sub(1);
             if let Some(place) = request.memories.get_mut(request.at) {
@@ -136,12 +136,12 @@ impl Context {
         self.flushes.requests.add(request).map(Some).ok_or_else(full)
     }
 
-    /// Says whether all of it is flushed.
+    /// Advances a request. Returns whether everything is flushed.
     fn go_on_flushing(&mut self, request: &mut Request) -> Result<bool, Failure> {
         while let Some(key) = request.next() {
             self.open_flusher()?;
             if let Err(error) = self.flushes.poll() {
-                // The cause may be memory of another request, or a port that went down: each begins anew once.
+                // Memory of another request or a port that went down may be the cause, so each request is restarted once.
                 if core::mem::replace(&mut request.is_again, true) {
                     return Err(error);
                 }
@@ -181,7 +181,7 @@ impl Context {
         Ok(true)
     }
 
-    /// Whether a flush is done.
+    /// Returns whether a flush is complete.
     #[inline(never)]
     pub(crate) fn test_flush(&mut self, key: Key) -> Result<bool, Failure> {
         self.poll()?;
@@ -200,7 +200,8 @@ impl Context {
         gone_on
     }
 
-    /// Waits for the flushes of memory that is given up: its key is to be used no more. Flushes that take too long lose their queue pairs.
+    /// Waits for flushes of memory that is deregistered: its key must not be used afterwards. If this takes too long, the queue pairs are
+    /// destroyed.
     pub(super) fn end_flushes(&mut self, memory: Key) {
         let until = self.node.within(ENDED_WITHIN);
         let is_open = |flushes: &Flushes| {
@@ -214,7 +215,7 @@ impl Context {
             } else if self.flushes.poll().is_err() {
                 return;
             }
-            // Else peers of the links would lose rails.
+            // Polls the links meanwhile: otherwise their peers would lose rails.
             self.pass();
         }
     }

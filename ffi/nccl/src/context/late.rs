@@ -1,5 +1,5 @@
-//! Requests that have failed, and of which the caller hears once the peer reaches none of their memory. The peer has a time for that, which
-//! begins with the first test that finds the failure: neither transfers that it leaves open nor others that it begins put it off.
+//! Failed requests that are reported only after the peer cannot access their memory any more. The peer has limited time for that, which
+//! begins with the first test that finds the failure. No transfer, open or new, extends it.
 
 use doorbell::Deadline;
 use doorbell::link::{LinkId, LoanId};
@@ -12,16 +12,16 @@ use crate::frame::{RECEIVES_MAX, RequestNumber};
 use crate::log;
 use crate::places::{Key, Places};
 
-/// A request: the place of its comm, its slot there, and its serial number, which no other request of the context has.
+/// A request: the index of its comm, its slot there, and its serial number, which is unique in the context.
 pub(super) type Which = (usize, u8, u32);
 
-/// See the module.
+/// A failed request that is not reported yet.
 #[derive(Debug)]
 pub(super) struct Late {
     which: Which,
-    /// The end of the time for transfers of it that go on.
+    /// Time limit for its transfers that are in progress.
     until: Deadline,
-    /// The loans by which the peer reached its memory when it failed, once that is known.
+    /// The loans by which the peer could access its memory when it failed, once determined.
     loans: Option<[Option<LoanId>; RECEIVES_MAX]>,
 }
 
@@ -56,7 +56,7 @@ impl Context {
         &mut late[at]
     }
 
-    /// A request has failed, and transfers of it go on: they end when its time is over.
+    /// Handles a failed request with transfers in progress: cancels them after the time limit.
     #[cold]
     pub(super) fn hurry(&mut self, which: Which) {
         if !self.late(which).until.has_passed(doorbell::now()) {
@@ -73,7 +73,7 @@ impl Context {
         ));
     }
 
-    /// Whether the peer reaches memory of a request that has failed: then its loans end. Loans that it got later are others' transfers'.
+    /// Whether the peer can access memory of a failed request. If so, ends its loans. Later loans of the memory belong to other transfers.
     #[cold]
     pub(super) fn is_reached(&mut self, which: Which, link: LinkId, memories: &[Key; RECEIVES_MAX]) -> bool {
         let now = memories.map(|memory| self.loan_of(link, memory));

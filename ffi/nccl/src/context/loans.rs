@@ -1,11 +1,11 @@
-//! Memory of NCCL's that peers may write to from one transfer to the next, so that a transfer registers and withdraws nothing.
+//! Loans: memory of NCCL to which peers may write in several transfers, so that a transfer need not register and withdraw memory.
 //!
-//! A range is lent to the peer of a link by its first transfer there, as a whole: NCCL moves its messages through all of it, again and
-//! again. Registering it is no earlier than that, since most ranges that NCCL registers are of senders or of short messages, and a link has
-//! so many loans. A transfer that gets no loan registers its part for itself.
+//! The first transfer over a link lends the whole range to the peer of the link, since NCCL uses all of it again and again. It is not
+//! registered earlier: most ranges that NCCL registers are of senders or of short messages, and the number of loans of a link is limited. A
+//! transfer that gets no loan registers its own part.
 //!
-//! A request that ends with an error ends once the peer reaches none of its memory. `deregMr` returns once nobody does. A comm that is
-//! closed under a transfer ends the loan of its memory.
+//! A request that ends with an error is reported after the peer cannot access its memory any more. `deregMr` returns after no peer can. If
+//! a comm is closed during a transfer, the loan of its memory ends.
 
 use core::time::Duration;
 
@@ -18,7 +18,7 @@ use super::state::{MovingOf, State};
 use crate::log;
 use crate::places::Key;
 
-/// How long a loan that ends waits for transfers into it: a peer that writes to memory that is withdrawn loses a rail's connection.
+/// Time for which the end of a loan waits for transfers into it: if the peer writes to withdrawn memory, it loses a rail's connection.
 pub(super) const ENDED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Memory that is lent to the peer of a link.
@@ -32,16 +32,16 @@ pub(crate) struct Loan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Standing,
-    /// No transfer is joined with it any more; those that were end, or by this moment are ended.
+    /// No new transfer uses it. Existing transfers may end until this deadline.
     Ending(Deadline),
-    /// Devices take it out of the peer's reach.
+    /// Devices are revoking the peer's access.
     Revoked,
-    /// A device did not register it: nothing is lent, and transfers over the link register their parts.
+    /// A device refused the registration: nothing is lent, and transfers over the link register their own parts.
     Refused,
 }
 
 impl Context {
-    /// The loan by which a transfer over a link comes into this memory, if it gets one.
+    /// The loan for a transfer over a link into this memory, if there is one or one can be made.
     pub(super) fn loan(&mut self, link: LinkId, memory: Key) -> Option<LoanId> {
         if !self.has_loans {
             return None;
@@ -74,14 +74,14 @@ impl Context {
         }
     }
 
-    /// The loan of memory to the peer of a link, if the peer reaches it by one.
+    /// The loan of memory to the peer of a link, if the peer can access it by one.
     pub(super) fn loan_of(&self, link: LinkId, memory: Key) -> Option<LoanId> {
         let mut loans = self.state.memories.get(memory)?.loans.iter();
         let loan = loans.find(|loan| loan.link == link && loan.stage != Stage::Refused)?;
         Some(loan.id)
     }
 
-    /// Ends a loan, at once or with the next polls. Says whether the peer reaches the memory by it still.
+    /// Ends a loan, now or in later polls. Returns whether the peer can still access the memory by it.
     pub(super) fn end_loan_later(&mut self, loan: (LinkId, Key, LoanId)) -> bool {
         let is_reached = self.end_loan(loan);
         if is_reached && !self.state.ending.contains(&loan) {
@@ -90,7 +90,7 @@ impl Context {
         is_reached
     }
 
-    /// Goes on with the loans that end, whose requests nobody may test any more.
+    /// Advances the loans that are ending, whose requests may not be tested any more.
     pub(super) fn go_on_ending(&mut self) {
         if self.state.ending.is_empty() && self.state.left.is_empty() {
             return;
@@ -136,7 +136,7 @@ impl Context {
             });
             if !(is_moving || is_left) || until.has_passed(now) {
                 loan.stage = Stage::Revoked;
-                // One that is over is revoked already.
+                // A refusal is ignored: the loan has ended, and is revoked.
                 let _ = self.links.revoke(&self.node, (link, loan.id));
                 self.is_dirty = true;
             }
@@ -146,7 +146,7 @@ impl Context {
 }
 
 impl State {
-    /// A loan is over: no peer reaches its memory by it. One that a device refused is not asked for again.
+    /// Records that a loan has ended, so that no peer can access the memory by it. A loan that a device refused is not attempted again.
     pub(super) fn revoked(&mut self, link: LinkId, id: LoanId, error: Option<&MemoryError>) {
         let is_it = |loan: &Loan| (loan.link, loan.id) == (link, id);
         for (_, memory) in self.memories.iter_mut() {

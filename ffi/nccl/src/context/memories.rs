@@ -1,4 +1,4 @@
-//! Memory that NCCL registers, and gives up.
+//! Memory that NCCL registers and deregisters.
 
 use core::time::Duration;
 use std::thread;
@@ -12,10 +12,10 @@ use crate::log;
 use crate::memory::Memory;
 use crate::places::{Key, Places};
 
-/// How long devices may take to let go of memory.
+/// Time limit for devices to release memory.
 const FREED_WITHIN: Duration = Duration::from_secs(20);
 
-/// How often links are polled meanwhile: a transfer that is cancelled may hold it.
+/// Interval at which links are polled meanwhile, since a cancelled transfer may hold the memory.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 impl Context {
@@ -33,7 +33,7 @@ impl Context {
         added.ok_or_else(|| Failure::system(full))
     }
 
-    /// Whether memory of GPUs is moved here, as the device's properties say.
+    /// Checks whether GPU memory is supported, as the device's properties report.
     pub(crate) fn check_devices_memory(&self) -> Result<(), Failure> {
         let lack = match self.relays.is_on() {
             true => "relays copy messages on hosts, so with DOORBELL_NCCL_RELAYS no memory of GPUs is moved",
@@ -46,7 +46,7 @@ impl Context {
         ))
     }
 
-    /// Gives memory up, once no device has it any more. Requests that have a part of it end.
+    /// Deregisters memory, and waits until no device uses it. Requests that use a part of it fail.
     pub(crate) fn deregister(&mut self, key: Key) -> Result<(), Failure> {
         let none = || Failure::argument("there is no such registration: it was given up, or never made");
         let memory = self.state.memories.remove(key).ok_or_else(none)?;
@@ -69,7 +69,7 @@ impl Context {
         let watch = memory.give_up();
         let deadline = self.node.within(FREED_WITHIN);
         if let Some(why) = &self.broken {
-            // All that had the memory is being destroyed. Nothing is let go of later.
+            // Everything that uses the memory is being destroyed. Nothing will be released later.
             self.node.settle(deadline);
             return match watch.is_released() {
                 true => Ok(()),
@@ -89,14 +89,14 @@ impl Context {
         Ok(())
     }
 
-    /// Lets a moment pass, in which links go on. The error of a device that cannot be polled is another call's.
+    /// Polls once, then sleeps briefly. Another call will report the error of a device that cannot be polled.
     pub(super) fn pass(&mut self) {
         let _ = self.poll();
         thread::sleep(LOOK_EVERY);
     }
 
-    /// Takes memory out of the reach of those that it is lent to, once the transfers that were under way have ended: a peer that writes to
-    /// memory that is withdrawn loses a rail's connection.
+    /// Revokes the loans of memory after the transfers in progress have ended: if a peer writes to withdrawn memory, it loses a rail's
+    /// connection.
     fn revoke(&mut self, loans: &[Loan], under_way: &[Moving]) {
         let until = self.node.within(ENDED_WITHIN);
         let is_open = |context: &Self| {
@@ -107,13 +107,13 @@ impl Context {
             self.pass();
         }
         for loan in loans {
-            // One that is revoked, or whose link is over, is on its way.
+            // A refusal is ignored: the loan is already revoked, or its link has ended.
             let _ = self.links.revoke(&self.node, (loan.link, loan.id));
         }
     }
 
-    /// Ends transfers of these requests, and the requests as this, if they are to be heard of. Returns the transfers, which their peers
-    /// may not know of yet.
+    /// Cancels the transfers of these requests, and fails the requests with `code` if they have to be reported. Returns the transfers, of
+    /// whose end the peers may not know yet.
     pub(super) fn cancel_moving(
         &mut self,
         which: impl Fn(&Moving) -> bool,
@@ -138,25 +138,25 @@ impl Context {
     }
 }
 
-/// The memory that bytes lie in, and where.
+/// The memory that contains a range of bytes, and the offset in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'m> {
-    /// [`Key::NONE`] if there are no bytes.
+    /// [`Key::NONE`] if the range is empty.
     pub(super) memory: Key,
     pub(super) offset: usize,
-    /// `None` if there are no bytes.
+    /// `None` if the range is empty.
     pub(super) of: Option<&'m Memory>,
 }
 
 impl Place<'_> {
-    /// Whether devices alone reach it.
+    /// Whether only devices can access it.
     #[inline]
     pub(super) fn is_of_device(&self) -> bool {
         self.of.is_some_and(|memory| memory.target.is_some())
     }
 }
 
-/// The place of so many bytes from an address on.
+/// The place of a range that begins at an address.
 #[inline]
 pub(super) fn place(
     memories: &Places<Memory, 16>,

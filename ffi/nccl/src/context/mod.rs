@@ -1,7 +1,8 @@
-//! A context: a node, its Workers and links, and the comms on them. NCCL's calls on it come one at a time, under a lock.
+//! A context: a node, its Workers, their links, and the comms on the links. A lock serializes NCCL's calls on a context.
 //!
-//! Processes share one link each way, whatever the number of comms between them: a link costs memory and queue pairs on each rail, and NCCL
-//! opens dozens of comms to each peer. Comms are numbered on it. Nothing here blocks but registering memory and closing.
+//! Two processes share one link in each direction, whatever the number of comms between them: a link costs memory and queue pairs on each
+//! rail, and NCCL opens dozens of comms to each peer. Each frame carries the number of its comm. Only memory registration and closing
+//! block.
 
 mod comm;
 mod connecting;
@@ -44,24 +45,24 @@ use flushes::Flushes;
 use comm::{Comm, EntryState, Owed, Stage};
 use state::{Join, Line, Moving, MovingOf, State};
 
-/// How long a context that is closed waits for its peers to have what was sent.
+/// Longest wait for the acknowledgments of the peers when a context is closed.
 pub(crate) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long a link is polled still once its peer's process is gone.
+/// How long a link is still polled after the process of its peer has ended.
 pub(crate) const LEFT_WITHIN: Duration = Duration::from_millis(5);
 
-/// How long a comm that is closed waits for its peer to have what was sent.
+/// Longest wait for the peer's acknowledgment when a comm is closed.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 
-/// Whether a message was taken to be sent.
+/// Result of an attempt to send a message.
 enum Said {
     Taken(Sequence),
-    /// There is no room, or no rail: later.
+    /// There is no room in the send queue, or no rail: try again later.
     Later,
     Over,
 }
 
-/// See the module.
+/// A context. See the module.
 #[derive(Debug)]
 pub(crate) struct Context {
     links: Links,
@@ -69,34 +70,34 @@ pub(crate) struct Context {
     flushes: Flushes,
     workers: Vec<Worker>,
     node: Arc<Node>,
-    /// The handle of the door that all listeners share.
+    /// The handle of the listening socket that all listeners share.
     door: Handle,
     state: State,
-    /// As the links were made.
+    /// Configuration of new links.
     link: LinkConfig,
     eager_bytes_max: usize,
-    /// Whether transfers come into memory that is lent to the peer.
+    /// Whether transfers arrive in memory that is lent to the peer.
     has_loans: bool,
-    /// Whether all devices register dma-bufs, which are memory of GPUs.
+    /// Whether all devices can register dma-bufs, which is needed for GPU memory.
     has_devices_memory: bool,
-    /// Transfers that registered memory for themselves, since the link had no loan left.
+    /// Number of transfers that registered memory themselves, since the link had no free loan.
     unlent: u64,
     relays: Relays,
-    /// How long one relay may take to answer.
+    /// Longest wait for the answer of one relay.
     patience: Duration,
     timeout: Duration,
-    /// Messages are put together here.
+    /// Scratch buffer in which messages are assembled.
     buffer: Box<[u8]>,
-    /// How often it was polled.
+    /// Number of polls.
     pub(crate) polls: u64,
-    /// Whether anything waits for the next poll to go out.
+    /// Whether messages wait for the next poll.
     is_dirty: bool,
-    /// The Worker that cannot be polled any more, and why.
+    /// Error of the Worker that cannot be polled any more.
     broken: Option<String>,
 }
 
 impl Context {
-    /// Opens the devices, and lets peers connect.
+    /// Opens the devices, and listens for peers.
     pub(crate) fn open(settings: &PluginSettings) -> Result<Self, Failure> {
         let values = &settings.values;
         let mut node = Node::open(settings.trust.clone()).map_err(Failure::system)?;
@@ -150,7 +151,7 @@ impl Context {
         })
     }
 
-    /// Moves all links as far as they go.
+    /// Makes progress on all links.
     pub(crate) fn poll(&mut self) -> Result<(), Failure> {
         self.check_works()?;
         if self.state.is_owing {
@@ -184,7 +185,7 @@ impl Context {
         Ok(())
     }
 
-    /// Watches the processes of peers, and ends the links of those that are gone.
+    /// Watches the processes of peers, and ends the links of processes that have ended.
     fn follow_lifelines(&mut self) {
         let mut lines = core::mem::take(&mut self.state.lines);
         for (link, line) in lines.drain(..) {
@@ -215,7 +216,7 @@ impl Context {
             });
         }
         for link in self.lifelines.take_gone() {
-            // Messages from before its end are on their way still: the link is polled once more at least, however slow this thread is.
+            // Messages from before the end may still be in flight. The link is polled at least once more, however slow this thread is.
             let until = self.node.within(LEFT_WITHIN);
             if self.state.peer_mut(link).is_some() {
                 self.state.leaving.push((link, until));
@@ -223,7 +224,8 @@ impl Context {
         }
     }
 
-    /// Nothing comes any more. All queue pairs are destroyed, so that no peer reaches memory of NCCL's.
+    /// Fails everything that waits, since nothing can complete any more. Destroys all queue pairs, so that no peer can access NCCL's
+    /// memory.
     fn break_down(&mut self, why: &str) {
         self.broken = Some(why.to_owned());
         self.end_all(NcclResult::SYSTEM_ERROR);
@@ -232,21 +234,21 @@ impl Context {
         }
         (self.state.left, self.state.ending) = (Vec::new(), Vec::new());
         self.flushes = Flushes::default();
-        // It fails if devices cannot be listed, or without entropy. Then memory is released when the context is closed.
+        // `Links::new` fails if devices cannot be listed, or without entropy. Memory is then released when the context is closed.
         if let Ok(none) = Links::new(&self.node, &self.workers, &self.link) {
             self.links = none;
         }
         self.workers = Vec::new();
     }
 
-    /// The error of a context that is of no further use.
+    /// Returns the error of a context that can no longer be used.
     fn check_works(&self) -> Result<(), Failure> {
         self.broken
             .as_ref()
             .map_or(Ok(()), |why| Err(Failure::system(why)))
     }
 
-    /// Ends what waits, if nothing will ever come.
+    /// Fails all requests and comms.
     fn end_all(&mut self, code: NcclResult) {
         for (_, comm) in self.state.comms.iter_mut() {
             comm.fail_waiting(code);
@@ -275,7 +277,7 @@ impl Context {
         }
     }
 
-    /// Joins the transfers that fill a receive, and declines others.
+    /// Joins the offered transfers that match a receive, and declines the others.
     fn answer_offers(&mut self) {
         while let Some(join) = self.state.joins.pop() {
             self.join(&join);
@@ -331,14 +333,14 @@ impl Context {
         }
     }
 
-    /// Closes links whose peers broke the rules.
+    /// Closes links whose peers violated the protocol.
     fn shut_broken(&mut self) {
         while let Some(link) = self.state.broken.pop() {
             self.shut(link);
         }
     }
 
-    /// Closes a link at once, as its peer's fault.
+    /// Closes a link immediately, since its peer failed or violated the protocol.
     fn shut(&mut self, link: LinkId) {
         for (_, comm) in self.state.comms.iter_mut().filter(|(_, comm)| comm.link == link) {
             comm.fail_waiting(NcclResult::REMOTE_ERROR);
@@ -350,7 +352,7 @@ impl Context {
         self.is_dirty = true;
     }
 
-    /// Sends what peers are owed, as far as there is room.
+    /// Sends the control messages that are owed to peers, as far as there is room.
     fn pay(&mut self) {
         self.state.is_owing = false;
         let hello = Frame::Hello {
@@ -366,7 +368,7 @@ impl Context {
         let mut is_full = false;
         for peer in state.peers.iter_mut().filter(|peer| peer.owes_hello) {
             let length = hello.write(buffer);
-            // It is for the other end of the link, be that a relay.
+            // The other end of the link handles this message, even if it is a relay.
             match said(links.send(peer.id, buffer.get(..length).unwrap_or_default())) {
                 Said::Taken(_) => (peer.owes_hello, *is_dirty) = (false, true),
                 Said::Later => is_full = true,
@@ -430,7 +432,7 @@ impl Context {
                     comm.owes = None;
                 }
                 Said::Later => state.is_owing = true,
-                // The end of the link does the rest.
+                // The event of the link's end does the rest.
                 Said::Over => {}
             }
         }
@@ -449,7 +451,7 @@ impl Context {
         state.is_owing |= is_full;
     }
 
-    /// Ends all links, once their peers have what was sent, and by a deadline in any case.
+    /// Closes all links when their peers have acknowledged all messages, at the latest at a deadline.
     pub(crate) fn close(mut self) {
         if self.unlent > 0 {
             log::info(format_args!(
@@ -488,7 +490,7 @@ impl Context {
         }
     }
 
-    /// A comm of this number that is not closed.
+    /// Finds a comm that is not closed.
     fn comm(&mut self, key: Key) -> Result<&mut Comm, Failure> {
         let comm = self.state.comms.get_mut(key);
         let comm = comm.filter(|comm| comm.stage != Stage::Closing);
@@ -506,7 +508,7 @@ impl Context {
     }
 }
 
-/// A comm of this number, if requests may go on it.
+/// Finds a comm on which requests may be posted.
 #[inline]
 fn usable(comms: &mut Places<Comm>, key: Key) -> Result<&mut Comm, Failure> {
     let comm = comms.get_mut(key).ok_or_else(no_comm)?;
@@ -533,7 +535,7 @@ fn say(
     push(links, circuits, link, buffer.get(..length).unwrap_or_default())
 }
 
-/// Sends a message over a link, as far as a relay has room for it: every one of the two ends goes this way.
+/// Sends a message over a link if a relay on the way has room for it. All messages between the two ends are sent by this function.
 fn push(links: &mut Links, circuits: &mut [(LinkId, Credit)], link: LinkId, message: &[u8]) -> Said {
     if !may_send(circuits, link, message.len()) {
         return Said::Later;
@@ -545,13 +547,13 @@ fn push(links: &mut Links, circuits: &mut [(LinkId, Credit)], link: LinkId, mess
     said
 }
 
-/// Whether a relay has room for a message of so many bytes, if the link leads to one.
+/// Whether the relay, if the link leads to one, has room for a message of this length.
 #[inline]
 fn may_send(circuits: &mut [(LinkId, Credit)], link: LinkId, bytes: usize) -> bool {
     circuits.is_empty() || credit(circuits, link).is_none_or(|credit| credit.may_send(bytes))
 }
 
-/// Notes that it was sent.
+/// Counts a sent message against the credit of the relay.
 #[inline]
 fn did_send(circuits: &mut [(LinkId, Credit)], link: LinkId, bytes: usize) {
     if !circuits.is_empty() {
@@ -575,7 +577,7 @@ fn said(sent: Result<Sequence, PushRefusal>) -> Said {
     }
 }
 
-/// Listens at all addresses: of both families, or of IPv4 alone if the host has no IPv6. Port 0 is one of the system's choice.
+/// Listens on all addresses of both families, or only of IPv4 if the host has no IPv6. With port 0, the system chooses the port.
 pub(crate) fn listen(
     links: &mut Links,
     node: &Arc<Node>,

@@ -1,4 +1,4 @@
-//! Receives: each is cleared with the peer, and filled by a message or by a transfer.
+//! Receives: the peer is told of each one (Clear), and a message or a transfer fills it.
 
 use doorbell::link::PushRefusal;
 
@@ -17,13 +17,13 @@ use crate::places::Key;
 pub(crate) struct Incoming {
     pub(crate) address: usize,
     pub(crate) bytes: usize,
-    /// [`Key::NONE`] if it is for a message without bytes.
+    /// [`Key::NONE`] for a message without bytes.
     pub(crate) memory: Key,
     pub(crate) tag: i32,
 }
 
 impl Context {
-    /// Receives so many messages, each as this says; `None` if that is to be tried again.
+    /// Posts a receive of `count` messages, which `incoming` describes. Returns `None` if the caller must try again.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -32,7 +32,7 @@ impl Context {
         incoming: impl Fn(usize) -> Result<Incoming, Failure>,
     ) -> Result<Option<Slot>, Failure> {
         match count {
-            // Most are of one, and a loop of one turn is none.
+            // Most receives are of one message, and the compiler then removes the loop.
             1 => self.receive_of(key, 1, incoming),
             _ => self.receive_several(key, count, incoming),
         }
@@ -109,7 +109,7 @@ impl Context {
             Ok((_, message)) => {
                 write_clear(message, (to, request), (count, placed), receives);
             }
-            // The settings have fragments that are shorter than the frame.
+            // Happens if the settings have fragments shorter than the frame.
             Err(PushRefusal::TooLong { .. }) => {
                 let frame = buffer.get_mut(..bytes).unwrap_or_default();
                 write_clear(frame, (to, request), (count, placed), receives);
@@ -125,13 +125,14 @@ impl Context {
         Ok(Some((slot, serial)))
     }
 
-    /// The end of a link is reported with the next poll.
+    /// Polls, which reports the end of the link, if it has ended.
     #[cold]
     fn receive_later(&mut self) -> Result<Option<Slot>, Failure> {
         self.poll().map(|()| None)
     }
 
-    /// Whether all messages of a receive of the comm in this place are there. Each one's size is given, if they are.
+    /// Tests whether all messages of a receive on the comm at this place have arrived. If so, passes the size of
+    /// each to `each`.
     #[inline]
     pub(crate) fn test_receive(
         &mut self,
@@ -185,7 +186,7 @@ impl Context {
         }
     }
 
-    /// Whether a comm can be used: neither closed, nor another side's.
+    /// Checks that a comm is not closed, and that it receives.
     pub(crate) fn check_receives(&mut self, key: Key) -> Result<(), Failure> {
         match self.comm(key)?.side {
             Side::Receive(_) => Ok(()),

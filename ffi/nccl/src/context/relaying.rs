@@ -1,5 +1,5 @@
-//! Comms to processes that no rail reaches: by relays, over links that are circuits. Transfers end at a relay, so messages that are too long
-//! to go at once go in parts.
+//! Comms to processes that no rail reaches. Relays carry them, over links that are circuits. A transfer cannot pass a relay, so a message
+//! that is too long for one frame is sent in parts.
 
 use core::num::NonZeroU16;
 use core::time::Duration;
@@ -20,13 +20,13 @@ use crate::relay::credit::Credit;
 use crate::relay::frame::{CircuitFrame, End, RELAYS_MAX, Route};
 use crate::relay::search::{Found, Search, leads_nowhere};
 
-/// The wait between two searches, while a relay may be about to begin.
+/// Wait between two searches, when a relay may start up soon.
 const SEARCH_EVERY: Duration = Duration::from_millis(200);
 
-/// Bytes of a part at most: some of them fit into the window of a relay.
+/// Maximum length of a part in bytes. Several parts fit into the window of a relay.
 const PART_BYTES_MAX: usize = 32 << 10;
 
-/// Ends of messages that are to be said over a link, at most: beyond, a send ends with its comm.
+/// Maximum number of Cut messages that are owed over a link. Beyond it, the peer's send ends only with its comm.
 const CUTS_MAX: usize = 1024;
 
 /// A process that is searched for, and the comms that wait for it.
@@ -35,19 +35,19 @@ pub(super) struct Seek {
     to: Handle,
     search: Option<Search>,
     again_at: Deadline,
-    /// The reasons of the last search, which are logged once.
+    /// The reasons of the last search, logged only when they change.
     why: String,
     waiting: Vec<Waiting>,
 }
 
-/// A comm, and the listener that it is for.
+/// A comm, and the listener to which it is to be connected.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     comm: Key,
     listener: Key,
 }
 
-/// A send that goes in parts.
+/// A send that is split into parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) link: LinkId,
@@ -58,7 +58,7 @@ pub(super) struct Part {
     pub(super) memory: Key,
     pub(super) offset: usize,
     pub(super) bytes: usize,
-    /// So many of them went.
+    /// Number of bytes already sent.
     pub(super) sent: usize,
 }
 
@@ -67,7 +67,7 @@ fn leads_to(handle: &Handle) -> (InstanceId, NonZeroU16) {
 }
 
 impl Context {
-    /// Has the peer of a comm say that it has all that was sent, since a relay says so for itself alone.
+    /// Waits until the peer of a comm confirms the receipt of all messages: an acknowledgment on a circuit comes from the relay.
     pub(super) fn fence(&mut self, key: Key) {
         let comm = self.state.comms.get(key);
         let to = comm.and_then(|comm| Some((comm.link, comm.peer?)));
@@ -100,7 +100,7 @@ impl Context {
         }
     }
 
-    /// Has a comm that no rail could open opened by relays. Says whether that is tried: once for each comm.
+    /// Starts to open a comm over relays, if no rail could open it. Returns whether it did. Each comm does so only once.
     pub(super) fn seek_instead(&mut self, key: Key, handle: &NetHandle) -> bool {
         let until = self.node.within(self.timeout);
         let is_always = self.relays.is_always;
@@ -148,7 +148,7 @@ impl Context {
         true
     }
 
-    /// Ends a link at once that no rail will ever carry, so that its comms are refused or relayed without a wait.
+    /// Ends a link at once if no rail will ever carry it, so that its comms are refused or relayed without waiting.
     pub(super) fn shut_nowhere(&mut self, key: Key) {
         let Some(comm) = self.state.comms.get(key) else {
             return;
@@ -159,14 +159,14 @@ impl Context {
         }
     }
 
-    /// Goes on with all searches.
+    /// Makes progress on all searches.
     pub(super) fn seek(&mut self) {
         let mut seeks = core::mem::take(&mut self.state.seeks);
         seeks.retain_mut(|seek| self.go_on_seeking(seek));
         self.state.seeks.append(&mut seeks);
     }
 
-    /// Says whether it is to go on.
+    /// Makes progress on one search. Returns whether it continues.
     fn go_on_seeking(&mut self, seek: &mut Seek) -> bool {
         let comms = &self.state.comms;
         let waits = |comm: &Comm| matches!(comm.stage, Stage::Opening { .. });
@@ -218,7 +218,7 @@ impl Context {
         }
     }
 
-    /// The comms that wait go on by a circuit.
+    /// Moves the waiting comms to a circuit.
     fn seek_ended_by(&mut self, seek: &Seek, link: LinkId, route: &Route) {
         self.state.has_peer(link);
         self.state.circuits.push((link, Credit::default()));
@@ -236,14 +236,14 @@ impl Context {
         self.state.is_owing = true;
     }
 
-    /// Begins to send in parts.
+    /// Starts a send in parts.
     pub(super) fn send_parts(&mut self, part: Part) -> SendState {
         self.state.parts.push(part);
         self.is_dirty = true;
         SendState::Moving
     }
 
-    /// Sends parts, as far as relays take them; one link waits for no other.
+    /// Sends parts as far as relays have room. A blocked link does not delay the others.
     pub(super) fn pay_parts(&mut self) {
         let mut blocked = core::mem::take(&mut self.state.blocked);
         blocked.clear();
@@ -267,7 +267,7 @@ impl Context {
         self.state.blocked = blocked;
     }
 
-    /// Sends the next part. Returns how many bytes of the message went; without an error's code nothing does for now.
+    /// Sends the next part. Returns how many bytes of the message have been sent. `Err(None)` means that there is no room now.
     fn say_part(&mut self, part: &Part) -> Result<usize, Option<NcclResult>> {
         let most = PART_BYTES_MAX
             .min(self.buffer.len().saturating_sub(PART_HEADER_BYTES))
@@ -302,7 +302,7 @@ impl Context {
         self.state.end_part(&part, state);
     }
 
-    /// Ends sends in parts; as failed, if they are to be heard of, and then their receives fail, too. Returns how many there were.
+    /// Ends the sends in parts that `which` selects, and returns their number. With a code, they fail, and so do their receives at the peer.
     pub(super) fn cancel_parts(&mut self, which: impl Fn(&Part) -> bool, code: Option<NcclResult>) -> usize {
         let mut count = 0_usize;
         while let Some(at) = self.state.parts.iter().position(&which) {
@@ -319,7 +319,7 @@ impl Context {
 }
 
 impl State {
-    /// Has a link be a peer's.
+    /// Adds a link to the list of peers.
     fn has_peer(&mut self, link: LinkId) {
         if self.peer_mut(link).is_none() {
             self.peers.push(PeerLink::new(link, None));
@@ -327,7 +327,7 @@ impl State {
         }
     }
 
-    /// Whether messages on a link are relayed.
+    /// Whether relays carry a link.
     pub(super) fn is_circuit(&self, link: LinkId) -> bool {
         self.circuits.iter().any(|(of, _)| *of == link)
     }
@@ -341,7 +341,7 @@ impl State {
         }
     }
 
-    /// A message of the two ends came over a circuit: it is taken away at once.
+    /// Counts a message of the far end on a circuit as consumed, which returns its credit: messages are consumed immediately.
     pub(super) fn took(&mut self, link: LinkId, bytes: usize) {
         if let Some((_, credit)) = self.circuits.iter_mut().find(|(of, _)| *of == link) {
             credit.took(bytes);
@@ -349,7 +349,7 @@ impl State {
         }
     }
 
-    /// Takes a message of a relay. `None` if it breaks the rules.
+    /// Handles a message of a relay. Returns `None` if the message violates the protocol.
     pub(super) fn hear_circuit(&mut self, link: LinkId, message: &[u8]) -> Option<()> {
         let frame = CircuitFrame::parse(message)?;
         let mut searches = self.seeks.iter_mut().filter_map(|seek| seek.search.as_mut());
@@ -387,7 +387,7 @@ impl State {
         }
     }
 
-    /// The link of a circuit, or of a search, is over.
+    /// Handles the end of the link of a circuit or of a search.
     pub(super) fn circuit_over(&mut self, link: LinkId, why: &dyn core::fmt::Display) {
         for search in self.seeks.iter_mut().filter_map(|seek| seek.search.as_mut()) {
             search.hear_over(link, why);
@@ -401,7 +401,7 @@ impl State {
         }
     }
 
-    /// A part of a message came. `None` if it breaks the rules.
+    /// Handles a part of a message. Returns `None` if the part violates the protocol.
     pub(super) fn hear_part(
         &mut self,
         link: LinkId,
@@ -421,7 +421,7 @@ impl State {
             },
             None => None,
         };
-        // It ended here: the rest would be in vain.
+        // The receive has ended on this side. The peer need not send the rest.
         let Some((entry, before)) = before else {
             self.cut(link, target);
             return Some(());
@@ -444,7 +444,7 @@ impl State {
         Some(())
     }
 
-    /// Has the peer's send of a message end, whose receive is over.
+    /// Tells the peer to end the send of a message whose receive has ended.
     fn cut(&mut self, link: LinkId, target: Target) {
         let comm = self.comms.get(target.to).filter(|comm| comm.link == link);
         let Some(to) = comm.and_then(|comm| comm.peer) else {
@@ -457,7 +457,7 @@ impl State {
         }
     }
 
-    /// The peer has closed a comm: sends in parts end.
+    /// Fails the sends in parts of a comm that the peer has closed.
     pub(super) fn cut_comm(&mut self, comm: Key) {
         while let Some(at) = self.parts.iter().position(|part| part.comm == comm) {
             let part = self.parts.remove(at);
@@ -465,7 +465,7 @@ impl State {
         }
     }
 
-    /// The rest of a message never comes, or is not wanted any more.
+    /// Handles a Cut: the sender has given up the rest of a message, or the receiver does not want it any more.
     pub(super) fn hear_cut(&mut self, link: LinkId, target: Target) -> Option<()> {
         let comm = self.comms.get(target.to).filter(|comm| comm.link == link);
         if let Some(Side::Send(_)) = comm.map(|comm| &comm.side) {

@@ -1,4 +1,5 @@
-//! Sends: of short messages through the link, and of others by transfers. A send takes a receive that the peer has cleared.
+//! Sends. Short messages are copied into the link, longer ones are transfers. Each send uses up a receive that the peer has announced
+//! (Clear).
 
 use doorbell::link::{LinkId, TransferOptions, TransferRefusal};
 
@@ -27,30 +28,30 @@ pub(crate) struct Outgoing {
 /// The slot of a request, and its serial number.
 pub(crate) type Slot = (u8, u32);
 
-/// How far a send went.
+/// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// The link has a copy of the message.
+    /// The link has a copy of the message. There is no request.
     Copied,
-    /// The request in a slot has its end yet to come.
+    /// The request in this slot has not completed yet.
     Moving(Slot),
-    /// It is to be tried again.
+    /// The caller must try again.
     Later,
 }
 
-/// The way of a send: to a receive of the peer's, for a request of a comm.
+/// Route of a send: from a request of a comm to a receive of the peer.
 struct Way {
     link: LinkId,
     comm: Key,
-    /// The receive, at the peer's comm.
+    /// The receive on the peer's comm.
     target: Target,
-    /// The bytes that it has room for.
+    /// Number of bytes that the receive has room for.
     room: u64,
     slot: Slot,
 }
 
 impl Context {
-    /// Sends bytes. If the peer has no receive for them, as far as is known, links are polled first.
+    /// Sends bytes. If the peer has announced no receive for them yet, links are polled first.
     #[inline]
     pub(crate) fn send(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
         match self.send_short(key, outgoing) {
@@ -59,8 +60,8 @@ impl Context {
         }
     }
 
-    /// Copies a message into the link's own memory, for the oldest receive of the peer's. `None` if it does not go this way, and nothing
-    /// was done: [`Context::send_any`] finds the reason.
+    /// Copies a message into the memory of the link, for the oldest receive of the peer. Returns `None`, and has no effect, if this fast path
+    /// does not apply. [`Context::send_any`] then finds the reason.
     #[inline]
     fn send_short(&mut self, key: Key, outgoing: Outgoing) -> Option<Result<(), Failure>> {
         let Self {
@@ -100,14 +101,14 @@ impl Context {
         Some(copied.map_err(|why| self.did_not_copy(link, why)))
     }
 
-    /// The place of the bytes was checked, and yet they could not be copied. The peer must not take the message for them.
+    /// Handles a failed copy of bytes whose place was checked. Closes the link, so that the peer does not take the frame as the message.
     #[cold]
     fn did_not_copy(&mut self, link: LinkId, why: impl core::fmt::Display) -> Failure {
         self.shut(link);
         Failure::new(NcclResult::INTERNAL_ERROR, why)
     }
 
-    /// Sends bytes in the way that there is for them.
+    /// Sends bytes by the method that applies: a copy, parts, or a transfer.
     #[inline(never)]
     fn send_any(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
         if let Some(sent) = self.try_send(key, &outgoing)? {
@@ -117,7 +118,7 @@ impl Context {
         Ok(self.try_send(key, &outgoing)?.unwrap_or(Sent::Later))
     }
 
-    /// Tries to send bytes. `None` if the peer has no receive for them, or the comm no slot.
+    /// Tries to send bytes. Returns `None` if the peer has no receive for them, or the comm has no free slot or is not open yet.
     #[inline(never)]
     fn try_send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Sent>, Failure> {
         let State {
@@ -178,8 +179,8 @@ impl Context {
         Ok(Some(Sent::Moving(way.slot)))
     }
 
-    /// Copies a message that [`Context::send_short`] does not take: without bytes, of several fragments, to a relay, or for a receive that is
-    /// not the oldest.
+    /// Copies a message that [`Context::send_short`] does not take: it has no bytes, has several fragments, goes to a relay, or is for a
+    /// receive that is not the oldest.
     fn send_copy(
         &mut self,
         way: &Way,
@@ -211,7 +212,7 @@ impl Context {
         }
     }
 
-    /// The peer's receive has no room for so many bytes: both sides' requests end.
+    /// Handles a send that is longer than the peer's receive: the requests of both sides fail.
     fn send_excess(&mut self, way: &Way, bytes: usize) -> Option<SendState> {
         let frame = Frame::Excess {
             target: way.target,
@@ -237,7 +238,7 @@ impl Context {
         let Some(peer) = self.state.peer_mut(link) else {
             return Ok(None);
         };
-        // Half of those that the peer takes: it may hear of an end later.
+        // Half of the peer's maximum, since the peer may learn later than this side that a transfer has ended.
         if peer.given >= TRANSFERS_MAX / 2 {
             return Ok(None);
         }
@@ -275,7 +276,7 @@ impl Context {
         }
     }
 
-    /// A send of so many bytes that were copied is done, once they go out: with the next poll.
+    /// Tests a send that was copied. It is done when the message has been posted, which the next poll does.
     #[inline]
     pub(crate) fn test_sent(
         &mut self,
@@ -289,7 +290,7 @@ impl Context {
         Ok(true)
     }
 
-    /// Whether a send of the comm in this place is done. Its size is given, if it is.
+    /// Tests whether a send on the comm at this place is done. If so, passes its size to `each`.
     pub(crate) fn test_send(
         &mut self,
         at: usize,
@@ -332,7 +333,7 @@ impl Context {
     }
 }
 
-/// The error of a request that is none.
+/// Returns the error for a request that does not exist.
 #[cold]
 pub(super) fn no_request() -> Failure {
     Failure::argument("there is no such request: it was done, or never made")

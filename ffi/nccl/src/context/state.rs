@@ -1,4 +1,4 @@
-//! The comms, listeners and memory of a context, and what is heard over its links.
+//! The comms, listeners and memory of a context, and the handling of events from its links.
 
 use core::num::NonZeroU16;
 use std::collections::VecDeque;
@@ -20,16 +20,16 @@ use crate::memory::Memory;
 use crate::places::{Key, PLACES_MAX, Places};
 use crate::relay::credit::Credit;
 
-/// Comms that wait to be accepted at a listener, at most; half of them of one link, if no other's wait.
+/// Maximum number of comms in the backlog of a listener. Comms of a single link fill at most half of it.
 const BACKLOG_MAX: usize = 1024;
 
-/// Refusals that are to be sent over a link, at most: beyond, its peer waits for its own deadline.
+/// Maximum number of refusals that are owed over a link. Beyond it, the peer waits until its own timeout.
 const REFUSALS_MAX: usize = 256;
 
-/// Fences of a link that are to be answered, at most.
+/// Maximum number of fences of a link that are owed an answer.
 const FENCES_MAX: usize = 4096;
 
-/// Whether one more may be owed over a link, of so many. Other links take nothing of its room.
+/// Whether one more message may be owed over a link, with a limit of `most`. The limit applies to each link separately.
 pub(super) fn may_owe<L: PartialEq, T>(owed: &[(L, T)], link: &L, most: usize) -> bool {
     owed.iter().filter(|(of, _)| of == link).count() < most
 }
@@ -38,15 +38,15 @@ pub(super) fn may_owe<L: PartialEq, T>(owed: &[(L, T)], link: &L, most: usize) -
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerLink {
     pub(super) id: LinkId,
-    /// The listening process, on the side that connected.
+    /// The listening process, if this side connected the link.
     pub(super) to: Option<(InstanceId, NonZeroU16)>,
-    /// The last message that the peer has.
+    /// The sequence number of the last message that the peer has acknowledged.
     pub(super) done: Option<Sequence>,
-    /// Transfers that were begun here and have no end yet.
+    /// Number of transfers offered by this side that have not ended yet.
     pub(super) given: u32,
-    /// Whether the peer has yet to hear where the lifelines of this process are.
+    /// Whether the Hello with the lifeline port of this process is still to be sent.
     pub(super) owes_hello: bool,
-    /// The port of the peer's, once it said so.
+    /// The lifeline port of the peer, from its Hello.
     pub(super) lifelines: Option<NonZeroU16>,
 }
 
@@ -63,7 +63,7 @@ impl PeerLink {
     }
 }
 
-/// A transfer under way, and whose it is.
+/// A transfer in progress, and its request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moving {
     pub(super) link: LinkId,
@@ -71,7 +71,7 @@ pub(super) struct Moving {
     pub(super) comm: Key,
     pub(super) memory: Key,
     pub(super) of: MovingOf,
-    /// Whether it comes into a loan: then its memory is out of reach when the loan is over, and not before.
+    /// Whether the transfer writes into a loan. Its memory is then unreachable for the peer only when the loan has ended.
     pub(super) is_lent: bool,
 }
 
@@ -90,20 +90,20 @@ pub(super) struct Join {
     pub(super) bytes: usize,
 }
 
-/// A change of a link's lifeline.
+/// An action on the lifeline of a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Line {
-    /// The peer's are at this port.
+    /// Connect to the peer's lifeline port.
     Watch(NonZeroU16),
-    /// No rail is left.
+    /// Reconnect to the lifeline port, since no rail is up: this checks that the process exists.
     Ask,
-    /// The link is over.
+    /// Forget the lifeline, since the link has ended.
     Forget,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Listener {
-    /// Comms that are open and not accepted.
+    /// Comms that are open, but not accepted.
     pub(super) backlog: VecDeque<Key>,
 }
 
@@ -115,42 +115,42 @@ pub(super) struct State {
     pub(super) memories: Places<Memory, 16>,
     pub(super) peers: Vec<PeerLink>,
     pub(super) moving: Vec<Moving>,
-    /// Receives of closed comms whose transfers are not over yet.
+    /// Receives of closed comms whose transfers have not ended yet.
     pub(super) left: Vec<Moving>,
-    /// Loans that are to end, by their links and memory.
+    /// Loans that are being revoked, with their links and memory.
     pub(super) ending: Vec<(LinkId, Key, LoanId)>,
-    /// Requests that have failed, and of which the caller is to hear later.
+    /// Failed requests that are reported to the caller later.
     pub(super) late: Vec<Late>,
-    /// Offers to be joined, and to be declined.
+    /// Offers to be joined, and offers to be declined.
     pub(super) joins: Vec<Join>,
     pub(super) declines: Vec<(LinkId, TransferId)>,
-    /// Comms that are not opened, and of which the peer is to hear.
+    /// Refusals that are owed to peers.
     pub(super) refusals: Vec<(LinkId, (Key, Refusal))>,
-    /// Links whose peers sent what is no message.
+    /// Links whose peers violated the protocol or have ended, to be closed.
     pub(super) broken: Vec<LinkId>,
-    /// Links whose lifelines there is something to do about.
+    /// Pending actions on lifelines.
     pub(super) lines: Vec<(LinkId, Line)>,
-    /// Links whose peers' processes are gone, each with the end of the time in which messages on their way may come.
+    /// Links of peers whose processes have ended, each with the time until which messages in flight may arrive.
     pub(super) leaving: Vec<(LinkId, Deadline)>,
-    /// Links that relays lead on, each with its credit.
+    /// Links that are circuits, each with its credit.
     pub(super) circuits: Vec<(LinkId, Credit)>,
-    /// Whether others' relays may lead here.
+    /// Whether circuits of other processes may end here.
     pub(super) takes_circuits: bool,
-    /// Processes that relays are asked for.
+    /// Processes that are searched for through relays.
     pub(super) seeks: Vec<Seek>,
-    /// Sends that go in parts.
+    /// Sends that are split into parts.
     pub(super) parts: Vec<Part>,
-    /// Receives whose messages were given up, and of which the peer is to hear.
+    /// Cut messages that are owed to peers.
     pub(super) cuts: Vec<(LinkId, Target)>,
-    /// Fences whose peers are to hear that they have passed.
+    /// Answers to fences that are owed to peers.
     pub(super) fences: Vec<(LinkId, Key)>,
-    /// The comm whose fence is waited for, and its link.
+    /// The comm whose fence is awaited, and its link.
     pub(super) fence: Option<(LinkId, Key)>,
-    /// Links that take no part now: memory of one call.
+    /// Links without room during one call of `pay_parts`, kept to reuse the memory.
     pub(super) blocked: Vec<LinkId>,
-    /// Whether rails came up since a flush looked.
+    /// Whether rails came up since the last flush looked.
     pub(super) has_new_rails: bool,
-    /// Whether any comm may owe its peer a message.
+    /// Whether any message may be owed to a peer.
     pub(super) is_owing: bool,
     /// The serial number of the last request.
     pub(super) serial: u32,
@@ -191,7 +191,7 @@ impl State {
         self.peers.iter_mut().find(|peer| peer.id == link)
     }
 
-    /// Takes an event of a link.
+    /// Handles an event of a link.
     pub(super) fn hear(&mut self, link: LinkId, event: LinkEvent<'_>) {
         match event {
             LinkEvent::Accepted => {
@@ -250,7 +250,7 @@ impl State {
         }
     }
 
-    /// Ends all comms of a link that is over.
+    /// Ends all comms of a link that has ended.
     fn over(&mut self, link: LinkId, reason: FinalReason) {
         self.peers.retain(|peer| peer.id != link);
         self.lines.push((link, Line::Forget));
@@ -286,7 +286,7 @@ impl State {
         }
     }
 
-    /// Ends a link whose peer breaks the rules.
+    /// Marks a link to be closed, since its peer violated the protocol.
     fn break_off(&mut self, link: LinkId) {
         if !self.broken.contains(&link) {
             log::warn(format_args!(
@@ -296,7 +296,7 @@ impl State {
         }
     }
 
-    /// Takes a message. `None` if it breaks the rules.
+    /// Handles a message. Returns `None` if the message violates the protocol.
     fn hear_frame(&mut self, link: LinkId, frame: Frame<'_>) -> Option<()> {
         match frame {
             Frame::Open { listener, number } => {
@@ -337,7 +337,7 @@ impl State {
             return None;
         };
         let is_circuit = self.is_circuit(link);
-        // One that was closed here meanwhile.
+        // The comm was closed here in the meantime.
         let Some(comm) = self.comms.get_mut(to) else {
             return Some(());
         };
@@ -366,7 +366,7 @@ impl State {
             }
             Frame::Close { is_given_up, .. } => {
                 comm.is_given_up = is_given_up;
-                // A peer that has accepted and closed at once says only this.
+                // A peer that has accepted and closed at once sends only this.
                 (comm.is_peer_gone, comm.was_opened) = (true, true);
                 comm.owes = None;
                 if comm.stage == Stage::Closing {
@@ -389,7 +389,7 @@ impl State {
                 placed,
                 ..
             } => match &mut comm.side {
-                // No relay carries a transfer.
+                // A relay does not carry transfers.
                 _ if placed != 0 && is_circuit => return None,
                 Side::Send(sends) => sends.cleared(request, receives, (count, placed)),
                 Side::Receive(_) => return None,
@@ -399,7 +399,7 @@ impl State {
         Some(())
     }
 
-    /// A peer connects a comm to a listener.
+    /// Handles a comm that a peer connects to a listener.
     fn hear_open(&mut self, link: LinkId, listener: Key, number: Key) {
         let refusal = if self.listeners.get(listener).is_none() {
             Refusal::NO_LISTENER
@@ -414,8 +414,8 @@ impl State {
         }
     }
 
-    /// Whether one more comm of a link may wait to be accepted: those of one link, and those that it has not taken the end of, are never
-    /// more than there is room for.
+    /// Whether one more comm of a link may wait to be accepted. The comms of one link that wait, or that are closed but not yet by the
+    /// peer, use at most half of the room.
     fn may_wait(&self, link: LinkId, listener: Key) -> bool {
         let is_of_link = |key: &&Key| self.comms.get(**key).is_some_and(|comm| comm.link == link);
         let comms = self.comms.iter().map(|(_, comm)| comm);
@@ -431,7 +431,7 @@ impl State {
         here < BACKLOG_MAX.saturating_sub(waiting) && own < PLACES_MAX.saturating_sub(self.comms.count())
     }
 
-    /// Has a comm of a peer's wait at a listener. `None` if there is no room.
+    /// Queues a comm of a peer at a listener. Returns `None` if there is no room.
     fn open(&mut self, link: LinkId, listener: Key, number: Key) -> Option<()> {
         let mut comm = Comm::new(link, Stage::Open, Owed::Opened, Side::Receive(Receives::new()));
         comm.peer = Some(number);
@@ -445,7 +445,7 @@ impl State {
         let Some(receives) = self.receives(link, target)? else {
             return Some(());
         };
-        // One that is over, or ended for lack of its memory.
+        // The receive is done, or has failed because its memory was deregistered.
         let Some(entry) = receives.entry(target.request, target.index) else {
             return Some(());
         };
@@ -463,7 +463,7 @@ impl State {
         let region = self.memories.get(memory).map(|memory| &memory.region);
         let copied = region.map(|region| region.copy_in(offset, payload));
         if !matches!(copied, Some(Ok(()))) {
-            // Its place was checked when the receive was posted, and it ends with its memory.
+            // The place was checked when the receive was posted, and deregistration ends the receive.
             self.set_entry(target, EntryState::Failed(NcclResult::INTERNAL_ERROR));
         }
         Some(())
@@ -485,7 +485,7 @@ impl State {
         Some(())
     }
 
-    /// The receives of a comm. `None` if the link has no business there, and `Some(None)` if the comm is gone.
+    /// Finds the receives of a comm. Returns `None` if the comm is not one of this link or sends, and `Some(None)` if the comm is gone.
     #[expect(clippy::option_option, reason = "gone is not wrong")]
     pub(super) fn receives(&mut self, link: LinkId, target: Target) -> Option<Option<&mut Receives>> {
         match self.comms.get_mut(target.to) {
@@ -511,12 +511,12 @@ impl State {
         }
     }
 
-    /// The memory of a receive: where it is, and where in it.
+    /// Returns the memory of a receive, and the offset in it.
     pub(super) fn place_of(&mut self, target: Target) -> Option<(Key, usize)> {
         self.entry_mut(target).map(|entry| (entry.memory, entry.offset))
     }
 
-    /// The peer offers bytes for a receive.
+    /// Handles a transfer that the peer offers for a receive.
     fn offered(
         &mut self,
         (link, transfer): (LinkId, TransferId),
@@ -548,7 +548,7 @@ impl State {
         }
     }
 
-    /// A transfer is over.
+    /// Handles the end of a transfer.
     fn ended(&mut self, (link, transfer): (LinkId, TransferId), end: TransferEnd, cause: &str) {
         let is_it = |moving: &Moving| moving.link == link && moving.transfer == transfer;
         let Some(place) = self.moving.iter().position(is_it) else {
@@ -611,7 +611,7 @@ mod tests {
         );
     }
 
-    /// Two links to a process that never answers.
+    /// Creates two links to a process that never answers.
     fn links() -> [LinkId; 2] {
         let path = doorbell_fake::library_path().unwrap();
         // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
@@ -624,7 +624,8 @@ mod tests {
         [(); 2].map(|()| links.connect(&node, &workers, &handle).unwrap())
     }
 
-    /// Listeners may be closed before they are accepted, and others opened. Their places are free once the peer takes their ends.
+    /// A listener may be closed before its comms are accepted, and opened again. The places of these comms are free when the peer has
+    /// taken their Close.
     #[test]
     fn comms_whose_end_a_peer_does_not_take_leave_room_for_those_of_others() {
         let [hostile, honest] = links();

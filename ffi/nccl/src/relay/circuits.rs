@@ -1,4 +1,4 @@
-//! The circuits of a relay: all that it decides. Links are names that can be compared, and messages are sent by a function of the caller's.
+//! The circuits of a relay, as a state machine without I/O. The caller's type identifies links, and the caller's function sends messages.
 
 use core::num::NonZeroU16;
 use std::collections::VecDeque;
@@ -10,62 +10,62 @@ use super::frame::{CircuitFrame, End, Route};
 use crate::frame::{Frame, HEADER_BYTES};
 use crate::places::{Key, Places};
 
-/// Buffers that are kept for the next messages, at most.
+/// Maximum number of buffers kept for further messages.
 const SPARE_MAX: usize = 64;
 
-/// A link of a circuit, and what goes out over it.
+/// A link of a circuit, and the messages that wait to be sent over it.
 #[derive(Debug)]
 struct Side<L> {
     link: L,
-    /// Messages of this module, which go before all others.
+    /// Messages of the relay itself, sent before all others.
     control: VecDeque<Vec<u8>>,
-    /// Messages of the other side.
+    /// Messages forwarded from the other side.
     queue: VecDeque<Vec<u8>>,
-    /// Behind all others.
+    /// The end of the circuit, sent after all other messages.
     end: Option<End>,
     credit: Credit,
-    /// Whether the peer has said where its lifelines are.
+    /// Whether the peer has sent the port of its lifelines.
     has_port: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nobody has said where it leads.
+    /// No request has arrived yet.
     Begun,
-    /// The destination is being connected to.
+    /// The destination is being connected.
     Searching,
     Open,
-    /// Both sides are to hear of the end.
+    /// The end is being sent to both sides.
     Ending,
 }
 
 #[derive(Debug)]
 struct Circuit<L> {
-    /// The side that asked, and the destination's.
+    /// The side of the origin, and the side of the destination.
     sides: [Option<Side<L>>; 2],
     stage: Stage,
-    /// The end of the time for this stage.
+    /// Deadline of this stage.
     until: Option<Deadline>,
     messages: u64,
     bytes: u64,
 }
 
-/// The caller's task about a message.
+/// The caller's action after a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Nothing,
-    /// The destination is wanted, by so many relays at most, this one included.
+    /// The caller must connect the destination, over at most `relays` relays including this one.
     Wanted {
         key: Key,
         relays: u8,
         route: Route,
         handle: Handle,
     },
-    /// The lifelines of the peer are at this port.
+    /// The peer's lifelines are at this port.
     Lifelines(NonZeroU16),
 }
 
-/// Whether a message went.
+/// Result of an attempt to send a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     Taken,
@@ -73,19 +73,19 @@ pub(crate) enum Sent {
     Over,
 }
 
-/// Counts of a circuit that is over.
+/// Counters of a circuit that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
 }
 
-/// See the module.
+/// The circuits of a relay. See the module.
 #[derive(Debug)]
 pub(crate) struct Circuits<L> {
     list: Places<Circuit<L>>,
     most: usize,
-    /// The port of the lifelines here.
+    /// The port of the relay's lifelines.
     port: NonZeroU16,
     spare: Vec<Vec<u8>>,
 }
@@ -100,12 +100,13 @@ impl<L: Copy + PartialEq> Circuits<L> {
         }
     }
 
-    /// Circuits, those among them that end.
+    /// Returns the number of circuits, including those that are ending.
     pub(crate) fn count(&self) -> usize {
         self.list.count()
     }
 
-    /// A peer began a link, and has until then to say where it is to lead. Beyond the limit it is told so.
+    /// Adds a circuit for a link that a peer has connected. The peer must send a request by `until`. Beyond the limit the circuit ends
+    /// as FULL.
     pub(crate) fn accepted(&mut self, link: L, until: Deadline) {
         let is_full = self.count() >= self.most;
         let side = self.side(link);
@@ -141,7 +142,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         })
     }
 
-    /// Takes a message. One that breaks the rules ends its circuit by `until`.
+    /// Handles a message. A message that violates the protocol ends its circuit by `until`.
     pub(crate) fn hear(&mut self, link: L, message: &[u8], until: Deadline) -> Heard {
         let Some((key, at)) = self.find(link) else {
             return Heard::Nothing;
@@ -152,7 +153,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         })
     }
 
-    /// Takes a message of a side. `None` if it breaks the rules.
+    /// Handles a message of a side. Returns `None` if the message violates the protocol.
     fn take(&mut self, key: Key, at: usize, message: &[u8], until: Deadline) -> Option<Heard> {
         let circuit = self.list.get_mut(key)?;
         let [near, far] = match at {
@@ -212,7 +213,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         Some(Heard::Nothing)
     }
 
-    /// The destination is reached by this link. Says whether the circuit is there still.
+    /// Adds the link to the destination. Returns whether the circuit still exists and was searching.
     pub(crate) fn found(&mut self, key: Key, (link, rest): (L, Route), from: Option<Route>) -> bool {
         let mut side = self.side(link);
         let Some(circuit) = self
@@ -222,7 +223,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         else {
             return false;
         };
-        // A further relay has the route already, with its request.
+        // If the link leads to a further relay, the request has told it the route.
         if let Some(route) = from {
             side.control.push_back(CircuitFrame::From { route }.to_vec());
         }
@@ -236,7 +237,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         true
     }
 
-    /// Ends a circuit: both sides hear why, by `until`.
+    /// Ends a circuit. Both sides are told why, if they take the message by `until`.
     pub(crate) fn end(&mut self, key: Key, end: End, until: Deadline) {
         let circuit = self.list.get_mut(key);
         if let Some(circuit) = circuit.filter(|circuit| circuit.stage != Stage::Ending) {
@@ -247,7 +248,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         }
     }
 
-    /// A link is over: the other side hears why. Returns the circuit, if it was one's.
+    /// Handles the end of a link: the other side is told why. Returns the circuit, if the link belonged to one.
     pub(crate) fn over(&mut self, link: L, end: End, until: Deadline) -> Option<Key> {
         let (key, at) = self.find(link)?;
         if let Some(side) = self.list.get_mut(key)?.sides.get_mut(at) {
@@ -257,7 +258,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         Some(key)
     }
 
-    /// Ends all, as a relay that ends does.
+    /// Ends all circuits, since the relay ends.
     pub(crate) fn end_all(&mut self, until: Deadline) {
         let keys: Vec<Key> = self.list.iter().map(|(key, _)| key).collect();
         for key in keys {
@@ -265,14 +266,14 @@ impl<L: Copy + PartialEq> Circuits<L> {
         }
     }
 
-    /// Whether a circuit's destination is being connected to still.
+    /// Whether the destination of a circuit is still being connected.
     pub(crate) fn is_searching(&self, key: Key) -> bool {
         self.list
             .get(key)
             .is_some_and(|circuit| circuit.stage == Stage::Searching)
     }
 
-    /// Whether anything waits to go out.
+    /// Whether any message waits to be sent.
     pub(crate) fn has_queued(&self) -> bool {
         let mut sides = self
             .list
@@ -281,7 +282,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         sides.any(|side| !side.control.is_empty() || !side.queue.is_empty() || side.end.is_some())
     }
 
-    /// The longest queue of a side, as its credit counts.
+    /// Returns the length of the longest queue of a side, as credit counts it.
     #[cfg(any(test, fuzzing))]
     pub(super) fn queued_bytes_max(&self) -> usize {
         let sides = self
@@ -297,8 +298,8 @@ impl<L: Copy + PartialEq> Circuits<L> {
         queued.max().unwrap_or(0)
     }
 
-    /// Sends what may be sent. `close` gets each link that is to be closed, with whether its last messages are to arrive; `closed` each
-    /// circuit that is over.
+    /// Sends the messages that links and credit allow. Calls `close` with each link to be closed, and with whether all its messages were
+    /// sent. Calls `closed` for each circuit that has ended.
     pub(crate) fn go_on(
         &mut self,
         has_passed: impl Fn(Deadline) -> bool,
@@ -333,7 +334,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         }
         for (key, until) in late {
             if let Some(until) = until {
-                // Nothing else is to be sent: it ends in the next turn.
+                // The deadline has passed, so the circuit is removed in the next turn.
                 self.end(key, End::WRONG, until);
             }
         }
@@ -346,7 +347,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
 }
 
 impl<L: Copy + PartialEq> Circuit<L> {
-    /// Sends what is for one side, as far as its link and its credit go.
+    /// Sends the messages for one side, as far as the link and its credit allow.
     fn move_to(&mut self, at: usize, spare: &mut Vec<Vec<u8>>, send: &mut impl FnMut(L, &[u8]) -> Sent) {
         let [origin, destination] = self.sides.each_mut();
         let (to, from) = match at {

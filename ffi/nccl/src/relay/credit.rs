@@ -1,35 +1,36 @@
-//! Back-pressure of one link of a circuit: a side sends no more than the other has room for.
+//! Flow control of one link of a circuit: a side sends only as much as the other side has room for.
 //!
-//! A relay keeps a message until the next link takes it. So a side that sends counts what the other has not taken away yet, and stops at the
-//! window. The side that receives says what it took away, in portions of a quarter of the window.
+//! A relay keeps a message until the next link takes it. The sender therefore counts the bytes that the receiver has not consumed yet, and
+//! stops at the window. The receiver reports consumed bytes in portions of at least a quarter of the window.
 
-/// Bytes that a side may have sent and the other not taken away.
+/// Maximum number of bytes sent and not reported as consumed.
 pub(crate) const WINDOW_BYTES: usize = 512 << 10;
 
-/// Up to so many a message of any length may follow, since the other side owes no credit for less.
+/// Up to this count, a message of any length may be sent. A receiver reports nothing below this count, so the sender could otherwise wait
+/// forever.
 const PORTION_BYTES: usize = WINDOW_BYTES / 4;
 
-/// Added for each message.
+/// Cost of each message in addition to its bytes.
 const MESSAGE_BYTES: usize = 64;
 
-/// The cost of a message of so many bytes.
+/// Returns the cost of a message of this length.
 pub(crate) const fn cost(bytes: usize) -> usize {
     bytes.saturating_add(MESSAGE_BYTES)
 }
 
-/// One side's books of a link.
+/// The counters of one side of a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Credit {
-    /// Sent from here, and not taken away there.
+    /// Bytes sent from here, and not reported as consumed.
     sent: usize,
-    /// Received here, and not taken away.
+    /// Bytes received here, and not consumed.
     held: usize,
-    /// Taken away here, and not said.
+    /// Bytes consumed here, and not reported yet.
     owed: usize,
 }
 
 impl Credit {
-    /// Whether a message of so many bytes may be sent.
+    /// Whether a message of this length may be sent.
     pub(crate) const fn may_send(&self, bytes: usize) -> bool {
         self.sent <= PORTION_BYTES || self.sent.saturating_add(cost(bytes)) <= WINDOW_BYTES
     }
@@ -38,15 +39,15 @@ impl Credit {
         self.sent = self.sent.saturating_add(cost(bytes));
     }
 
-    /// The other side has taken so many bytes away. `None` if it never had as many.
+    /// Handles a report of consumed bytes. Returns `None` if the other side never had as many.
     pub(crate) fn granted(&mut self, bytes: u32) -> Option<()> {
         self.sent = self.sent.checked_sub(usize::try_from(bytes).ok()?)?;
         Some(())
     }
 
-    /// A message came. `None` if the other side had no credit for it.
+    /// Counts a received message. Returns `None` if the other side had no credit for it.
     pub(crate) const fn received(&mut self, bytes: usize) -> Option<()> {
-        // The other side does not know yet of what is owed: it counts.
+        // The other side does not know about bytes that are not reported yet, so they count as held.
         let before = self.held.saturating_add(self.owed);
         if before > PORTION_BYTES && before.saturating_add(cost(bytes)) > WINDOW_BYTES {
             return None;
@@ -55,19 +56,19 @@ impl Credit {
         Some(())
     }
 
-    /// A message that came was taken away.
+    /// Counts a received message as consumed.
     pub(crate) const fn took(&mut self, bytes: usize) {
         self.held = self.held.saturating_sub(cost(bytes));
         self.owed = self.owed.saturating_add(cost(bytes));
     }
 
-    /// The credit that the other side is to hear of now.
+    /// Returns the number of bytes to be reported now.
     pub(crate) fn owes(&self) -> Option<u32> {
         let bytes = u32::try_from(self.owed).unwrap_or(u32::MAX);
         (self.owed >= PORTION_BYTES).then_some(bytes)
     }
 
-    /// It has been told.
+    /// Counts a report that was sent.
     pub(crate) fn paid(&mut self, bytes: u32) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.owed = self.owed.saturating_sub(bytes);
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!(there.owes(), None);
         assert!(here.granted(credit).is_some());
         assert!(here.may_send(bytes));
-        // More than it had is no credit.
+        // A grant beyond the sent bytes is refused.
         assert_eq!(here.granted(u32::MAX), None);
     }
 
@@ -107,7 +108,7 @@ mod tests {
         let (mut here, mut there) = (Credit::default(), Credit::default());
         let long = 2 * WINDOW_BYTES;
         for _ in 0..3 {
-            // Below a portion the other side is silent.
+            // The other side reports nothing below a portion.
             while cost(0) + here.sent <= PORTION_BYTES {
                 here.did_send(0);
                 assert!(there.received(0).is_some());

@@ -1,14 +1,15 @@
-//! The messages by which links become circuits. They go over one link, and no relay passes them on. Words are big-endian.
+//! The messages that make a link a circuit. They are for the two ends of one link, and relays do not forward them.
+//! Integers are big-endian.
 //!
 //! | offset | bytes | field | |
 //! |---|---|---|---|
 //! | 0 | 1 | kind | 64 and above |
 //! | 1 | 1 | version | 1 |
-//! | 2 | 1 | addresses | how many |
-//! | 3 | 1 | relays | of a request: how many relays there may be from here on, this one included; else 0 |
-//! | 4 | 4 | number | bytes of a credit, or the reason of an end; else 0 |
+//! | 2 | 1 | addresses | the number of addresses |
+//! | 3 | 1 | relays | in a request, the maximum number of relays from the receiver on, including it; else 0 |
+//! | 4 | 4 | number | in Credit, a number of bytes; in End, the reason; else 0 |
 //! | 8 | 8 | reserved | 0 |
-//! | 16 | | body | addresses of 16 bytes each, IPv4 as IPv6; behind those of a request, the destination's handle |
+//! | 16 | | body | addresses of 16 bytes each, IPv4 as IPv4-mapped IPv6; in a request, the destination's handle follows |
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
@@ -18,19 +19,19 @@ use doorbell::Handle;
 use crate::abi::HANDLE_BYTES;
 use crate::frame::{HEADER_BYTES, Header, put};
 
-/// Kinds from this one on are of this module.
+/// Lowest kind of this module.
 pub(crate) const KINDS_FROM: u8 = 64;
 
-/// Bytes of an address.
+/// Length of an address in bytes.
 const ADDRESS_BYTES: usize = 16;
 
-/// Relays on a route at most: a line of four hosts needs two.
+/// Maximum number of relays on a route. A chain of four hosts needs two.
 pub(crate) const RELAYS_MAX: u8 = 2;
 
-/// Addresses of a route at most: of each hop the far end.
+/// Maximum number of addresses of a route: the far end of each hop.
 const HOPS_MAX: usize = RELAYS_MAX as usize + 1;
 
-/// Bytes of a message at most.
+/// Maximum length of a message in bytes.
 const BYTES_MAX: usize = HEADER_BYTES + HOPS_MAX * ADDRESS_BYTES + HANDLE_BYTES;
 
 const REQUEST: u8 = 64;
@@ -39,7 +40,7 @@ const FROM: u8 = 66;
 const CREDIT: u8 = 67;
 const END: u8 = 68;
 
-/// The hops of a circuit, each as the address of its far end.
+/// The hops of a circuit. Each is given by the address of its far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     addresses: [IpAddr; HOPS_MAX],
@@ -52,7 +53,7 @@ impl Route {
         count: 0,
     };
 
-    /// Adds a hop behind the others, if there is room.
+    /// Appends a hop, if there is room.
     pub(crate) fn push(&mut self, address: IpAddr) {
         if let Some(place) = self.addresses.get_mut(usize::from(self.count)) {
             *place = address.to_canonical();
@@ -60,7 +61,7 @@ impl Route {
         }
     }
 
-    /// The route that goes on by another one.
+    /// Returns this route, continued by another.
     pub(crate) fn then(mut self, rest: &Self) -> Self {
         rest.iter().for_each(|address| self.push(address));
         self
@@ -81,12 +82,12 @@ impl fmt::Display for Route {
     }
 }
 
-/// The reason why a circuit is over, or never was.
+/// The reason why a circuit has ended, or was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End(pub(crate) u32);
 
 impl End {
-    /// No rail leads from the relay to the destination, nor to another relay that has one.
+    /// No rail leads from the relay to the destination, nor to another relay that reaches the destination.
     pub(crate) const NO_ROUTE: Self = Self(1);
     pub(crate) const FULL: Self = Self(2);
     pub(crate) const NO_ANSWER: Self = Self(3);
@@ -96,7 +97,7 @@ impl End {
     pub(crate) const WRONG: Self = Self(7);
     pub(crate) const RELAY_ENDS: Self = Self(8);
 
-    /// Whether trying again soon cannot help.
+    /// Whether trying again soon is useless.
     pub(crate) const fn is_definite(self) -> bool {
         matches!(self, Self::NO_ROUTE | Self::WRONG)
     }
@@ -121,29 +122,31 @@ impl fmt::Display for End {
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CircuitFrame {
-    /// To a relay, the first message: the link is to lead to the process of this handle. The route is the one so far.
+    /// To a relay, the first message: connects this link to the process with this handle. The route is the one up to the
+    /// sender.
     Request {
         relays: u8,
         route: Route,
         handle: Handle,
     },
-    /// From a relay: the link leads there, by this route from the relay on.
+    /// From a relay: the link is connected to the destination. The route is the one from the relay on.
     Connected { route: Route },
-    /// To the destination, the first message: the link leads to a process by this route, from there.
+    /// To the destination, the first message: a process is connected to this link. The route is the one from that
+    /// process.
     From { route: Route },
-    /// So many bytes of messages were taken away, and as many may follow.
+    /// Reports consumed bytes. The receiver of this message may send as many more.
     Credit { bytes: u32 },
-    /// The circuit is over, and so is this link.
+    /// The circuit has ended, and so does this link.
     End { end: End },
 }
 
 impl CircuitFrame {
-    /// Whether a message is of this module's, well made or not.
+    /// Whether a message belongs to this module, valid or not.
     pub(crate) fn is_one(message: &[u8]) -> bool {
         message.first().is_some_and(|kind| *kind >= KINDS_FROM)
     }
 
-    /// Reads a message; `None` if it is none.
+    /// Parses a message. Returns `None` if it is not valid.
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         let (header, body) = Header::parse(message)?;
         let Header {
@@ -179,7 +182,7 @@ impl CircuitFrame {
         })
     }
 
-    /// Writes it to the beginning of a buffer of [`BYTES_MAX`] or more. Returns its length.
+    /// Writes the message to the start of a buffer of at least [`BYTES_MAX`] bytes. Returns the length.
     pub(crate) fn write(&self, buffer: &mut [u8]) -> usize {
         let (kind, relays, number, route, handle) = match self {
             Self::Request {
@@ -209,7 +212,7 @@ impl CircuitFrame {
         put(buffer, length, handle.map_or(&[], Handle::as_bytes))
     }
 
-    /// Its bytes.
+    /// Returns the encoded message.
     pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut buffer = vec![0; BYTES_MAX];
         let length = self.write(&mut buffer);
@@ -286,7 +289,7 @@ pub(super) mod tests {
                     "{frame:?} of {length}"
                 );
             }
-            // A handle may have zeros behind it.
+            // Zeros after a handle are allowed.
             buffer.push(1);
             assert_eq!(CircuitFrame::parse(&buffer), None, "{frame:?}");
         }

@@ -1,4 +1,4 @@
-//! Any bytes as messages of a circuit, and as the acts of peers at a relay: what must hold.
+//! Checks arbitrary bytes as messages of a circuit, and as actions of peers at a relay.
 
 use core::num::NonZeroU16;
 use core::time::Duration;
@@ -10,13 +10,13 @@ use super::frame::{CircuitFrame, End, Route};
 use crate::frame::Frame;
 use crate::places::Key;
 
-/// Circuits of the relay.
+/// Number of circuits of the relay.
 const CIRCUITS: usize = 3;
 
-/// Links that peers may have: the number of one is a byte's low bits.
+/// Number of links that peers may have. The low bits of a byte select one.
 const LINKS: u8 = 16;
 
-/// A message that is one is written again as it was read, but for zeros behind a handle.
+/// Checks that a parsed message is encoded as it was received, except for zeros after a handle.
 fn check_frames(bytes: &[u8]) {
     if let Some(frame) = CircuitFrame::parse(bytes) {
         assert!(CircuitFrame::is_one(bytes));
@@ -33,15 +33,16 @@ fn check_frames(bytes: &[u8]) {
     }
 }
 
-/// Messages that peers have sent, and that have not come out at the other side.
+/// Messages that peers have sent, and that the other side has not received yet.
 #[derive(Default)]
 struct Books {
-    /// For each link the link beside it.
+    /// For each link, the other link of its circuit.
     beside: [Option<u8>; LINKS as usize],
     way: [VecDeque<Vec<u8>>; LINKS as usize],
 }
 
-/// Reads bytes as acts: a byte for what happens, one for the link, one for a length, and then a message.
+/// Interprets bytes as actions: a byte for the action, one for the link, one for a length, and then a
+/// message.
 fn check_acts(mut bytes: &[u8]) {
     let mut circuits = Circuits::new(CIRCUITS, NonZeroU16::MAX);
     let mut books = Books::default();
@@ -96,7 +97,7 @@ fn check_acts(mut bytes: &[u8]) {
                 let is_plain = Frame::is_relayed(message);
                 if is_plain {
                     let way = &mut books.way[usize::from(to)];
-                    // In order, and nothing that was not sent.
+                    // Messages arrive in order, and each was sent.
                     assert_eq!(way.pop_front().as_deref(), Some(message));
                 }
                 Sent::Taken
@@ -109,7 +110,7 @@ fn check_acts(mut bytes: &[u8]) {
     }
 }
 
-/// Checks bytes as a message, and as acts.
+/// Checks bytes as a message, and as actions.
 pub(crate) fn check(bytes: &[u8]) {
     check_frames(bytes);
     check_acts(bytes);
@@ -125,7 +126,7 @@ mod tests {
     use crate::places::Key;
     use crate::replay;
 
-    /// A request of a circuit, as an act.
+    /// Encodes the action of sending a request.
     fn request(link: u8) -> Vec<u8> {
         let message = CircuitFrame::Request {
             relays: 1,
@@ -136,7 +137,7 @@ mod tests {
         [&[5, link, message.len() as u8], &message[..]].concat()
     }
 
-    /// A message, as an act.
+    /// Encodes the action of sending a message.
     fn say(link: u8, message: &[u8]) -> Vec<u8> {
         [&[5, link, message.len() as u8], message].concat()
     }
@@ -224,7 +225,7 @@ mod tests {
             for _ in 0..draw() % 40 {
                 let link = (draw() % 4) as u8;
                 match draw() % 8 {
-                    // An honest beginning.
+                    // A valid start of a circuit.
                     0 => script.extend([vec![0, link, 0], request(link), vec![1, link + 4, 0]].concat()),
                     // Messages of the two ends.
                     1..=4 => {

@@ -1,8 +1,8 @@
-//! Relays: hosts that pass messages on between hosts that share no subnet.
+//! Relays: hosts that forward messages between hosts without a common subnet.
 //!
-//! A circuit is a link to a relay that leads on to another process: the relay has a second link there, and passes messages on between the
-//! two, in order. Each circuit has links of its own, so a slow receiver holds up its own circuit alone. A route has two relays at most. The
-//! first message on a link to a relay names the destination ([`frame`]), and the others are those of the two ends.
+//! A circuit is a link to a relay that continues to another process. The relay has a second link to that process, and forwards messages
+//! between the two links in order. Each circuit has its own links, so a slow receiver delays only its own circuit. A route has at most two
+//! relays. The first message on a link to a relay names the destination ([`frame`]). The following messages are those of the two ends.
 //!
 //! | module | subject |
 //! |---|---|
@@ -23,17 +23,17 @@ pub(crate) mod service;
 use core::net::{IpAddr, SocketAddr};
 use std::net::{ToSocketAddrs as _, UdpSocket};
 
-/// The TCP port of a relay, unless another is set.
+/// Default TCP port of a relay.
 pub(crate) const PORT: u16 = 18703;
 
-/// The relays that are set: the same on all hosts.
+/// The configured relays. The setting is the same on all hosts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Relays {
-    /// Their addresses, those of this host last: a relay here reaches no more than this process does.
+    /// Addresses of the relays. This host comes last, since a relay here reaches only the peers that this process reaches itself.
     pub(crate) list: Vec<SocketAddr>,
-    /// The port that this host listens at, if it is one of them.
+    /// The port on which this host listens, if it is one of the relays.
     pub(crate) port_here: Option<u16>,
-    /// Whether even neighbours are connected by relays.
+    /// Whether relays connect even direct neighbours.
     pub(crate) is_always: bool,
 }
 
@@ -42,7 +42,7 @@ impl Relays {
         !self.list.is_empty()
     }
 
-    /// Reads a list of `HOST[:PORT]`.
+    /// Parses a list of `HOST[:PORT]`.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let (mut others, mut own) = (Vec::new(), Vec::new());
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -95,7 +95,7 @@ fn addresses_of(word: &str) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// Whether an address is one of this host's: a socket can have it.
+/// Whether an address belongs to this host: a socket can be bound to it.
 fn is_here(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }

@@ -1,6 +1,6 @@
-//! The search for a link that leads to a process: a direct one, or one by the relays that are set, the nearest first.
+//! The search for a link to a process: a direct link, or one over the configured relays. Routes with fewer relays are tried first.
 //!
-//! It advances by being polled, and waits for nobody. Each attempt has a deadline, so a relay that is stopped holds up no other one.
+//! A search makes progress when it is polled, and never blocks. Each attempt has a deadline, so a stopped relay does not stop the search.
 
 use core::fmt::Write as _;
 use core::net::{IpAddr, SocketAddr};
@@ -15,22 +15,22 @@ use doorbell::{ConnectError, Deadline, Handle, Node, Worker};
 
 use super::frame::{CircuitFrame, End, Route};
 
-/// Reasons that are kept, at most.
+/// Length of the collected reasons beyond which no further reason is added, in bytes.
 const REASONS_BYTES_MAX: usize = 1024;
 
-/// How many times as long as another step a relay that is there may take to search.
+/// Factor for the timeout of an attempt once the relay has taken the request.
 const SEARCHED_WITHIN: u32 = 3;
 
-/// A way that is tried.
+/// A route to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// By rails alone.
+    /// By rails only.
     Direct,
-    /// By a relay, behind which there may be further ones: so many with it.
+    /// By a relay, with at most `relays` relays on the rest of the route, including the first one.
     By { relay: SocketAddr, relays: u8 },
 }
 
-/// A step that is under way.
+/// The attempt in progress.
 #[derive(Debug)]
 struct Attempt {
     step: Step,
@@ -58,8 +58,8 @@ enum Heard {
     Over(End, String),
 }
 
-/// Whether a link has no rail, and will have none: every attempt failed for want of a subnet in common. Addresses that are valid on one link
-/// alone are paired where no others are, and no stream leads to them.
+/// Whether a link has no rail and will get none, because every attempt failed for lack of a common subnet. Failed attempts between
+/// link-local addresses do not count: these are paired only if there are no others, and no TCP connection leads to them.
 pub(crate) fn leads_nowhere(links: &Links, link: LinkId) -> bool {
     let mut reasons = links.not_connected(link).peekable();
     let is_nowhere = |reason: &NotConnected| {
@@ -74,39 +74,39 @@ pub(crate) fn leads_nowhere(links: &Links, link: LinkId) -> bool {
     !links.is_connected(link) && reasons.peek().is_some() && reasons.all(is_nowhere)
 }
 
-/// How a search ended.
+/// The result of a search.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// By this link, and by this route from here.
+    /// A link to the process was found. The route starts at this process.
     Link { link: LinkId, route: Route },
-    /// Not at all, for these reasons.
+    /// No route was found.
     None { end: End, why: String },
 }
 
-/// See the module.
+/// A search. See the module.
 #[derive(Debug)]
 pub(crate) struct Search {
     pub(crate) to: Handle,
-    /// The route up to here.
+    /// The route up to this process.
     before: Route,
-    /// The process that searches: a relay does not ask itself.
+    /// The process that searches: a relay does not use itself.
     own: Option<InstanceId>,
     steps: VecDeque<Step>,
     attempt: Option<Attempt>,
-    /// Relays that have answered already, with the relays that they might use.
+    /// Relays whose handle is known and that were tried, each with its number of relays.
     tried: Vec<(InstanceId, u8)>,
-    /// The handles of relays that were asked for them.
+    /// The handles that relays have returned.
     handles: Vec<(SocketAddr, Handle)>,
-    /// Addresses that no way leads to.
+    /// Addresses that this host has no route to.
     nowhere: Vec<SocketAddr>,
-    /// How long one attempt may take, until a relay has taken the request.
+    /// Timeout of an attempt until the relay has taken the request.
     patience: Duration,
     why: String,
     end: End,
 }
 
 impl Search {
-    /// A search by these relays, with so many on the route at most; with `is_direct` by rails first.
+    /// Creates a search over `relays`, with at most `most` of them on the route. With `is_direct`, rails are tried first.
     pub(crate) fn new(
         to: Handle,
         before: Route,
@@ -136,18 +136,18 @@ impl Search {
         }
     }
 
-    /// Has the search pass by this process itself.
+    /// Excludes this process itself.
     pub(crate) fn without(mut self, own: InstanceId) -> Self {
         self.own = Some(own);
         self
     }
 
-    /// The route up to the process that searches.
+    /// Returns the route up to this process.
     pub(crate) const fn before(&self) -> Route {
         self.before
     }
 
-    /// The link of the present attempt.
+    /// Returns the link of the present attempt.
     pub(crate) fn link(&self) -> Option<LinkId> {
         match self.attempt.as_ref()?.stage {
             Stage::Linking { link, .. } => Some(link),
@@ -155,12 +155,12 @@ impl Search {
         }
     }
 
-    /// A rail of a link is up.
+    /// Records that a rail of a link is up.
     pub(crate) fn hear_up(&mut self, of: LinkId) {
         self.hear(of, Heard::Up);
     }
 
-    /// A relay says this.
+    /// Handles a message of a relay.
     pub(crate) fn hear_frame(&mut self, of: LinkId, frame: CircuitFrame) {
         self.hear(
             of,
@@ -172,7 +172,7 @@ impl Search {
         );
     }
 
-    /// A link is over.
+    /// Handles the end of a link.
     pub(crate) fn hear_over(&mut self, of: LinkId, why: &dyn core::fmt::Display) {
         self.hear(of, Heard::Over(End::NO_ANSWER, why.to_string()));
     }
@@ -190,13 +190,13 @@ impl Search {
             return;
         };
         let is_news = matches!(what, Heard::Over(..)) || is_direct == matches!(what, Heard::Up);
-        // The first end has the cause.
+        // The first reason is the cause.
         if *link == of && is_news && !matches!(heard, Some(Heard::Over(..))) {
             *heard = Some(what);
         }
     }
 
-    /// Goes on as far as it can. The links must have been polled, and their events heard.
+    /// Makes progress. The caller must have polled the links and passed on their events.
     pub(crate) fn poll(&mut self, links: &mut Links, node: &Arc<Node>, workers: &[Worker]) -> Option<Found> {
         loop {
             let Some(mut attempt) = self.attempt.take() else {
@@ -225,7 +225,7 @@ impl Search {
         }
     }
 
-    /// Ends what is under way.
+    /// Ends the search and the link of the present attempt.
     pub(crate) fn give_up(&mut self, links: &mut Links, node: &Node) {
         if let Some(link) = self.link() {
             links.close(link, node.within(Duration::ZERO));
@@ -253,11 +253,11 @@ impl Search {
         }
     }
 
-    /// Asks a relay for its handle.
+    /// Starts to ask a relay for its handle.
     fn ask(&mut self, relay: SocketAddr, node: &Arc<Node>, until: Deadline) -> Result<Stage, (End, String)> {
         match node.begin_ask(relay, until) {
             Ok(asking) => Ok(Stage::Asking(Box::new(asking))),
-            // The host itself has no way there.
+            // This host has no route to the address.
             Err(error) => {
                 self.nowhere.push(relay);
                 Err((End::NO_ROUTE, error.to_string()))
@@ -265,7 +265,7 @@ impl Search {
         }
     }
 
-    /// A link to the relay of this handle, unless it had its turn by another address.
+    /// Connects a link to the relay of this handle, unless the relay was already tried at another address.
     fn link_by(
         &mut self,
         relays: u8,
@@ -338,7 +338,7 @@ impl Search {
                 match links.send(*link, &request.to_vec()) {
                     Ok(_) => {
                         *is_requested = true;
-                        // It is there, and searches in its turn.
+                        // The relay is running, and now searches itself.
                         attempt.until = node.within(self.patience.saturating_mul(SEARCHED_WITHIN));
                     }
                     Err(PushRefusal::Full | PushRefusal::Recovering) => {}
@@ -361,7 +361,7 @@ impl Search {
         }
     }
 
-    /// Notes why a step came to nothing.
+    /// Records why a step failed.
     fn note(&mut self, step: Step, end: End, why: &str) {
         if !end.is_definite() {
             self.end = end;

@@ -1,5 +1,5 @@
-//! The relay of a host: a thread with links of its own. One process of the host has it, the first that gets the port; another takes over
-//! once that one has ended.
+//! The relay of a host: a thread with its own links. The first process that gets the port runs it. Another process takes over when that one has
+//! ended.
 
 use core::num::NonZeroU16;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -24,23 +24,23 @@ use crate::log;
 use crate::places::Key;
 use crate::settings::PluginSettings;
 
-/// How often the port is tried that another process has.
+/// Interval between attempts to get a port that another process has.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// How long both sides of a circuit that ends have to take what is on its way.
+/// How long both sides of an ending circuit may take to receive the remaining messages.
 const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a relay that is not needed here goes on for the circuits that it has.
+/// How long a relay whose process has no contexts any more waits for its circuits.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A relay spins as long as arming and sleeping take. The ranks beside it spin without rest: a thread that does so, too, loses its processor for
-/// a whole slice of time, and one that sleeps gets a processor when a message wakes it.
+/// Polling before a sleep takes as long as arming and sleeping do. The ranks on the host spin without pause. A thread that also spins loses its
+/// processor for a whole time slice, while a thread that sleeps gets a processor when a message wakes it.
 const WAIT: Wait = Wait::SpinThenSleep { spins: 16 };
 
-/// The longest sleep, since streams of lifelines wake nobody; with a search or a queue under way; and with neither.
+/// Longest sleep with a search or a queue, and without: lifelines do not wake this thread.
 const SLEEP: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
-/// The relay of this process, and the contexts that there are.
+/// The number of contexts, and the relay of this process.
 static SERVICE: Mutex<(usize, Option<Service>)> = Mutex::new((0, None));
 
 /// The thread of a relay.
@@ -50,7 +50,7 @@ struct Service {
     thread: JoinHandle<()>,
 }
 
-/// A context was opened: with the first, this host is a relay, if the settings name it.
+/// Counts a context that was opened. With the first one, the relay is started if the settings name this host.
 pub(crate) fn enter(settings: &PluginSettings) {
     let mut service = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
     let (contexts, running) = &mut *service;
@@ -60,7 +60,7 @@ pub(crate) fn enter(settings: &PluginSettings) {
     }
 }
 
-/// A context was closed: with the last, the relay ends, once its circuits have ended or [`LINGER`] is over.
+/// Counts a context that was closed. With the last one, the relay ends, when its circuits have ended or [`LINGER`] is over.
 pub(crate) fn leave() {
     let stopped = {
         let mut service = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ pub(crate) fn leave() {
 }
 
 impl Service {
-    /// Begins at once if the port is free, so that peers find the relay as soon as `init` has returned.
+    /// Starts the relay. The port is taken before this returns, if it is free, so that peers find the relay when `init` has returned.
     fn start(settings: PluginSettings, port: NonZeroU16) -> Option<Self> {
         let first = Relay::open(&settings, port);
         let is_stopped = Arc::new(AtomicBool::new(false));
@@ -134,10 +134,10 @@ fn run(
     }
 }
 
-/// A transfer, at a link.
+/// A transfer on a link.
 type Offer = (LinkId, TransferId);
 
-/// See the module.
+/// The relay. See the module.
 #[derive(Debug)]
 struct Relay {
     links: Links,
@@ -148,28 +148,28 @@ struct Relay {
     settings: PluginSettings,
 }
 
-/// All that events change.
+/// The state that events change.
 #[derive(Debug)]
 struct State {
     circuits: Circuits<LinkId>,
     searches: Vec<(Key, Search)>,
-    /// Circuits whose destinations are to be searched for: each with its link, its relays, its route and its request.
+    /// Circuits whose destinations must be searched for: each with its link and the request.
     wanted: Vec<(LinkId, Heard)>,
-    /// Lifelines that are to be watched.
+    /// Lifelines to be watched.
     watches: Vec<(LinkId, NonZeroU16)>,
     asked: Vec<LinkId>,
     over: Vec<LinkId>,
-    /// Nobody transfers memory to a relay.
+    /// Offers to be declined: a relay does not take transfers.
     declined: Vec<Offer>,
-    /// Links whose processes are gone, with the end of the time for messages on their way.
+    /// Links whose peers' processes have ended, each with the time until which messages in flight may arrive.
     leaving: Vec<(LinkId, Deadline)>,
 }
 
 impl Relay {
-    /// Opens devices and listens; `None` if another process has the port.
+    /// Opens devices and listens. Returns `None` if another process has the port.
     fn open(settings: &PluginSettings, port: NonZeroU16) -> Result<Option<Self>, Failure> {
         let values = &settings.values;
-        // The port costs less to try than devices to open.
+        // Trying the port is cheaper than opening devices.
         let any = (core::net::Ipv6Addr::UNSPECIFIED, port.get());
         let free = TcpListener::bind(any).or_else(|error| match error.kind() {
             std::io::ErrorKind::AddrInUse => Err(error),
@@ -217,7 +217,7 @@ impl Relay {
         }))
     }
 
-    /// Runs until it is stopped and no circuit is left, or [`LINGER`] is over.
+    /// Runs until `stop` is set and no circuit is left. Circuits are ended when [`LINGER`] is over.
     fn run(mut self, stop: &AtomicBool) -> Result<(), Failure> {
         let mut until = None;
         loop {
@@ -250,7 +250,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Waits until something happens, and passes on what came.
+    /// Waits for events, and forwards messages.
     fn turn(&mut self) -> Result<(), Failure> {
         let is_busy = !self.state.searches.is_empty()
             || !self.state.leaving.is_empty()
@@ -343,13 +343,13 @@ impl Relay {
             }
             !is_due
         });
-        // Each is polled once more at least, however slow this thread is.
+        // Each link is polled at least once more, however slow this thread is.
         for link in lifelines.take_gone() {
             leaving.push((link, node.within(LEFT_WITHIN)));
         }
     }
 
-    /// Searches for destinations.
+    /// Makes progress on the searches for destinations.
     fn search(&mut self, ended: Deadline) {
         let Self {
             links,

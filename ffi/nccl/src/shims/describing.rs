@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
     })
 }
 
-/// One function for each version of the properties.
+/// Defines one function for each version of the properties.
 macro_rules! get_properties {
     ($($name:ident: $properties:ty = $of:ident,)+) => {$(
         /// # Safety
@@ -49,10 +49,11 @@ get_properties! {
     get_properties_v12: PropertiesV12 = properties_v12,
 }
 
-/// One function for each version of the list of devices.
+/// Defines one function for each version of the device list.
 macro_rules! make_virtual_device {
     ($($name:ident: $list:ty,)+) => {$(
-        /// The device stands for all rails already, so a list of it alone is that device again. There is nothing to merge it with.
+        /// Returns device 0 if it is the only one in the list. The device already stands for all rails, so there is nothing to
+        /// merge.
         ///
         /// # Safety
         /// The pointers are NULL or valid.

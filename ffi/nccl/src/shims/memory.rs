@@ -1,4 +1,4 @@
-//! Memory: registered and given up, and flushed.
+//! Registration, deregistration and flush of memory.
 
 use core::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
@@ -53,7 +53,8 @@ pub(crate) unsafe extern "C" fn register(
     })
 }
 
-/// The descriptor may be closed afterwards. The memory's bytes are known by addresses from `data` on, which nobody follows.
+/// Registers a dma-buf. The caller may close the descriptor afterwards. Requests name the memory by addresses from `data` on, which
+/// are not dereferenced.
 ///
 /// # Safety
 /// The result is NULL or valid for writing.
@@ -110,7 +111,8 @@ pub(crate) unsafe extern "C" fn deregister(comm: *mut c_void, memory: *mut c_voi
     })
 }
 
-/// Host memory has all bytes of a receive that is done, so nothing is to be flushed: without memory of a device the request is NULL.
+/// Starts a flush. Host memory already has all bytes of a completed receive: without device memory, nothing is flushed and the request
+/// is NULL.
 ///
 /// # Safety
 /// The result is NULL or valid for writing, and the arrays are NULL or valid for `count` elements.
@@ -136,7 +138,7 @@ pub(crate) unsafe extern "C" fn iflush(
         })?;
         for (place, key) in flushed.iter_mut().enumerate() {
             let (sizes, memories) = (given(sizes, "sizes")?, given(memories, "mhandles")?);
-            // SAFETY: an element of an array of so many, by this function's contract.
+            // SAFETY: an element of an array of `count` elements, by this function's contract.
             let size = unsafe { element(sizes, place) };
             // SAFETY: as above.
             let memory = unsafe { element(memories, place) };

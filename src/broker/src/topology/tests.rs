@@ -1,4 +1,5 @@
-//! A card of two functions and a software device in a sysfs of this test, of which the policy allows one each time.
+//! Tests with a sysfs that has a card with two functions and a software device. The policy allows one of the
+//! devices at a time.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -52,7 +53,7 @@ fn device(root: &Path, name: &str, place: &str, gid: &str) {
     symlink(Path::new("../..").join(place), link).unwrap();
 }
 
-/// A sysfs with `mlx5_0` and `mlx5_1` on one card, and `rxe0`.
+/// Creates a sysfs with `mlx5_0` and `mlx5_1` on one card, and `rxe0`.
 fn host() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
@@ -88,7 +89,7 @@ fn host() -> tempfile::TempDir {
     folder
 }
 
-/// The tree for this device, written to a folder.
+/// Writes the tree for this device to a folder.
 fn shown(root: &Path, device: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let policy = Policy::parse(&format!("devices = ['{device}']")).unwrap();
@@ -212,7 +213,7 @@ fn the_classes_have_links_of_allowed_devices_alone_and_their_files() {
                 .map(|(path, _)| path.to_str().unwrap())
                 .collect();
             assert_eq!(found, names);
-            // Written over the class, each leads where it led.
+            // Written over the class, each link leads to the same place as before.
             for (path, entry) in &tree.entries {
                 let real = tree.at.join(path);
                 match entry {

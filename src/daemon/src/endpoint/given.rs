@@ -1,12 +1,12 @@
-//! The grants that a client has given, by their places.
+//! The grants that a client has given, by table index.
 
 use crate::name::{EndpointAddress, NodeNumber};
 use crate::one_sided::{GRANTS_MAX, GrantPlace};
 
-/// Place of a grant.
+/// Table entry of a grant.
 #[derive(Clone, Copy, Debug)]
 struct GivenGrant {
-    /// Generation of the last grant there.
+    /// Generation of the last grant in this entry.
     generation: u32,
     state: State,
 }
@@ -15,15 +15,15 @@ struct GivenGrant {
 enum State {
     Free,
     Stands,
-    /// Its end is asked for.
+    /// Revocation was requested, and has not been confirmed.
     Ending,
 }
 
-/// Places of grants. A generation counts on for as long as the process lives.
+/// Table of given grants. Generations increase during the whole life of the process.
 #[derive(Debug)]
 pub(super) struct Given {
     owner: EndpointAddress,
-    /// The generation in front of the first one of each place.
+    /// The generation before the first generation of each entry.
     first: u32,
     places: Vec<GivenGrant>,
     free: Vec<u32>,
@@ -44,21 +44,21 @@ impl Default for Given {
 }
 
 impl Given {
-    /// The name of the endpoint, by which others name its grants.
+    /// The name of the endpoint, which is part of the names of its grants.
     pub(super) const fn owner(&self) -> EndpointAddress {
         self.owner
     }
 
-    /// Notes the name, and a number that no other process of the name has had: so generations differ, too, and a name of a grant of
-    /// a process before is none of this one.
+    /// Sets the name, and a number that no other process of this name has had. The first generation is derived from that number, so
+    /// a grant of an earlier process is not mistaken for one of this process.
     pub(super) fn set_owner(&mut self, owner: EndpointAddress, number: u64) {
         self.owner = owner;
         let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // Half of all generations are left for the places.
+        // At least half of all generations are left for later grants.
         self.first = u32::try_from(mixed >> 33).unwrap_or(0);
     }
 
-    /// The next grant. `None` if no place is free.
+    /// Returns the next grant. `None` if all entries are in use.
     pub(super) fn next(&self) -> Option<GrantPlace> {
         let index = match self.free.last() {
             Some(index) => *index,
@@ -70,12 +70,12 @@ impl Given {
             .places
             .get(index as usize)
             .map_or(self.first, |place| place.generation);
-        // A place whose generations are used up is not used again.
+        // An entry whose generations are exhausted is not used again.
         let generation = before.checked_add(1)?;
         Some(GrantPlace { index, generation })
     }
 
-    /// Notes that the grant of [`Given::next`] stands.
+    /// Records that the grant from [`Given::next`] was submitted.
     pub(super) fn give(&mut self, place: GrantPlace) {
         let given = GivenGrant {
             generation: place.generation,
@@ -90,21 +90,21 @@ impl Given {
         }
     }
 
-    /// Whether a grant stands.
+    /// Whether a grant is in force.
     pub(super) fn stands(&self, place: GrantPlace) -> bool {
         self.places
             .get(place.index as usize)
             .is_some_and(|there| there.generation == place.generation && there.state == State::Stands)
     }
 
-    /// Notes that the end of a grant is asked for.
+    /// Records that the revocation of a grant was requested.
     pub(super) fn end(&mut self, place: GrantPlace) {
         if let Some(there) = self.places.get_mut(place.index as usize) {
             there.state = State::Ending;
         }
     }
 
-    /// Notes that a grant has ended.
+    /// Records that a revoked grant has ended.
     pub(super) fn free(&mut self, place: GrantPlace) {
         let there = self.places.get_mut(place.index as usize);
         let there = there.filter(|there| there.generation == place.generation);
@@ -114,7 +114,7 @@ impl Given {
         }
     }
 
-    /// Notes that all grants have ended.
+    /// Records that all grants have ended.
     pub(super) fn free_all(&mut self) {
         for (index, place) in (0..).zip(&mut self.places) {
             if place.state != State::Free {

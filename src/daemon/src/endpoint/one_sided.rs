@@ -1,4 +1,4 @@
-//! The calls of an endpoint about arenas: grants of its own, and operations on those of others.
+//! Calls of an endpoint that concern arenas: grants of its own arena, and operations on the arenas of others.
 
 use doorbell::RemoteAccess;
 
@@ -11,11 +11,11 @@ use crate::one_sided::{
 };
 
 impl Endpoint {
-    /// Grants a range of the arena to an endpoint of the job, which need not be there yet. The first process of that name that uses
-    /// the grant has it. It stands before any message that is sent afterwards arrives, so send its name in one.
+    /// Grants an endpoint of the job access to a range of the arena. The endpoint need not exist yet. The grant belongs to the first process of that
+    /// name that uses it. The grant is in force before any message that is sent afterwards arrives, so its name can be sent in a message.
     ///
-    /// The grant ends by [`Endpoint::revoke`], with that process, and with the daemon. Its place is free again by the first of these
-    /// alone.
+    /// The grant ends by [`Endpoint::revoke`], with the process that uses it, or with the daemon. Its table entry is free again only after
+    /// [`Endpoint::revoke`], or with another daemon.
     ///
     /// # Errors
     /// The ring is full, the range is empty or not within the arena, `access` allows nothing, or too many grants stand.
@@ -47,8 +47,8 @@ impl Endpoint {
         })
     }
 
-    /// Revokes a grant. [`EndpointEvent::Revoked`](super::EndpointEvent::Revoked) says that it has ended: nothing is written by it from then
-    /// on.
+    /// Revokes a grant. [`EndpointEvent::Revoked`](super::EndpointEvent::Revoked) reports that it has ended: no process accesses the range by it any
+    /// more.
     ///
     /// # Errors
     /// The ring is full, or the grant does not stand.
@@ -61,13 +61,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Takes an operation on a range that was granted, from `offset` in the grant on. Returns its number, by which
-    /// [`EndpointEvent::Completed`](super::EndpointEvent::Completed) or [`EndpointEvent::Undelivered`](super::EndpointEvent::Undelivered) names it. It is
-    /// carried out after all that was sent to the same endpoint before. The owner need not poll for that, unless there is an
-    /// immediate, or a message before it has no room.
+    /// Queues an operation on a granted range, at `offset` in the grant. Returns its number, which
+    /// [`EndpointEvent::Completed`](super::EndpointEvent::Completed) or [`EndpointEvent::Undelivered`](super::EndpointEvent::Undelivered) reports.
+    /// The operation is executed after everything that was sent to the same endpoint before. The owner has to poll only if the operation has an
+    /// immediate, or if an earlier message has no room.
     ///
     /// # Errors
-    /// The ring is full, or the range of this process is not within its arena.
+    /// The ring is full; the local range is not within the arena of this process; or the range is too long.
     pub fn request(
         &mut self,
         grant: &ArenaGrant,
@@ -106,7 +106,7 @@ impl Endpoint {
         }))
     }
 
-    /// Offset and bytes of a range of the arena.
+    /// Offset and length of a range of the arena.
     pub(super) fn within(&self, range: ArenaRange) -> Result<(u64, u64), EndpointRefusal> {
         let [offset, bytes] = [range.offset, range.bytes].map(|of| u64::try_from(of).ok());
         offset

@@ -1,7 +1,8 @@
-//! Transfers: bytes of one arena that another process takes into its own, in parts of up to 64 KiB.
+//! Transfers: a process copies a range of another process's arena into its own arena, in parts of up to 64 KiB.
 //!
-//! The giver grants the right to read. The taker reads, a few parts at a time, and reports its end to the giver by an operation of its
-//! own, which waits for no room there. Memory is given back after the last part here, and after the end of the grant there: from then on nobody reaches it.
+//! The giver grants read access. The taker submits READs, a few at a time. It then reports the end to the giver by a special operation, which needs
+//! no room in the giver's ring. The taker's memory is free after its last part, and the giver's memory after the end of the grant: then no other
+//! process accesses it.
 
 use core::fmt;
 
@@ -14,16 +15,16 @@ use crate::name::EndpointAddress;
 use crate::one_sided::{Action, ArenaGrant, ArenaOffer, ArenaRange, Asked, OPERATION_BYTES_MAX};
 use crate::reason::{GoneReason, UndeliveredReason};
 
-/// The most transfers of a process that are open at a time, those that it gives and those that it takes together.
+/// Maximum number of open transfers of a process, as giver and as taker together.
 pub const TRANSFERS_MAX: usize = 64;
 
-/// The most bytes of a part. Tests have shorter ones.
+/// Maximum length of a part. Unit tests use a shorter one.
 const PART_BYTES: u32 = if cfg!(test) { 256 } else { OPERATION_BYTES_MAX };
 
-/// The parts of a transfer that are asked for at a time: half of the credits of a pair of endpoints on two nodes.
+/// Maximum number of outstanding parts of a transfer: half of the credits of a pair of endpoints on two nodes.
 const PARTS_OPEN_MAX: usize = 8;
 
-/// Name of a transfer, for the process that gives or takes it. It is never used again.
+/// Name of a transfer in the process that gives or takes it. Names are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArenaTransfer(u64);
 
@@ -31,19 +32,19 @@ pub struct ArenaTransfer(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArenaTransferEnd {
-    /// The taker has all bytes.
+    /// The taker has received all bytes.
     Done,
-    /// This process cancelled it, or revoked its grant.
+    /// This process cancelled the transfer, or revoked its grant.
     Cancelled,
-    /// The deadline of this process passed.
+    /// The deadline that this process set has passed.
     Deadline,
-    /// The other process ended it: it cancelled, its deadline passed, or a part failed there.
+    /// The other process ended the transfer: it cancelled, its deadline passed, or a part failed there.
     ByPeer,
     /// The other process is gone.
     Gone(GoneReason),
-    /// A part was refused, or its outcome is not known.
+    /// A part was refused, or its outcome is unknown.
     Refused(UndeliveredReason),
-    /// The daemon of this process ended: its grants ended with it, and the next daemon carries out nothing of before.
+    /// The daemon of this process ended. Grants end with their daemon, and the next daemon executes no earlier operation.
     DaemonEnded,
 }
 
@@ -61,7 +62,7 @@ impl fmt::Display for ArenaTransferEnd {
     }
 }
 
-/// The number by which a taker reports that it has all bytes; any other one says that it has not.
+/// The number by which a taker reports that it has all bytes. Any other number reports failure.
 const DONE: u32 = 0;
 const NOT_DONE: u32 = 1;
 
@@ -70,9 +71,9 @@ struct Transfer {
     id: ArenaTransfer,
     grant: ArenaGrant,
     deadline: Deadline,
-    /// How it ends, once that is certain: memory may still be in reach.
+    /// How the transfer ends, once that is decided. The memory may still be accessed.
     end: Option<ArenaTransferEnd>,
-    /// The application has its end.
+    /// The end was reported to the application.
     is_reported: bool,
     side: Side,
 }
@@ -85,7 +86,7 @@ struct Transfer {
 enum Side {
     Giver {
         to: EndpointAddress,
-        /// The grant has ended.
+        /// The grant has ended, so the taker cannot access the memory any more.
         is_fenced: bool,
     },
     Taker(Taker),
@@ -94,38 +95,38 @@ enum Side {
 #[derive(Debug)]
 struct Taker {
     bytes: u64,
-    /// Offset in the own arena.
+    /// Offset in the taker's own arena.
     own: u64,
-    /// Bytes that were asked for.
+    /// Number of bytes that were requested.
     asked: u64,
     landed: u64,
-    /// A part did not arrive: `landed` has what is in front of it.
+    /// A part failed: `landed` counts only the bytes before it.
     has_gap: bool,
-    /// Parts that were asked for and have no outcome: numbers and bytes.
+    /// Outstanding parts: submission number and length.
     open: [Option<(u64, u32)>; PARTS_OPEN_MAX],
     report: ToGiver,
 }
 
-/// The report to the giver.
+/// State of the taker's report to the giver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ToGiver {
     Owed,
-    /// Its own outcome, which is of no interest, has not come.
+    /// The report was submitted under this number. Its outcome has not come, and does not matter.
     Open(u64),
-    /// Nobody is there, or all is over.
+    /// The report is done, or cannot be sent since the daemon ended.
     None,
 }
 
-/// The open transfers of an endpoint.
+/// Open transfers of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     next: u64,
     all: Vec<Transfer>,
-    /// Parts of all of them that have no outcome.
+    /// Number of outstanding parts of all transfers.
     open: u32,
-    /// The transfer that asked for a part last: the next one is first.
+    /// The transfer that last requested a part. The one after it is next.
     served: Option<ArenaTransfer>,
-    /// A part or a report waits for room in the ring.
+    /// A part, a report or a revocation waits for room in the ring.
     is_short: bool,
 }
 
@@ -144,7 +145,7 @@ impl Transfers {
         id
     }
 
-    /// Looks at a report. Returns whether it is of a transfer alone, and nothing for the application.
+    /// Examines a report. Returns whether it concerns only a transfer, so that the application does not see it.
     pub(super) fn intercept(&mut self, report: &Report) -> bool {
         match *report {
             Report::Completed { number, .. } => self.landed(number, None),
@@ -172,7 +173,7 @@ impl Transfers {
                         return false;
                     };
                     *is_fenced = true;
-                    // Revoked by hand.
+                    // The application revoked the grant, unless the end was decided before.
                     one.ends(ArenaTransferEnd::Cancelled)
                 })
             }
@@ -192,7 +193,7 @@ impl Transfers {
         }
     }
 
-    /// Notes the outcome of a part or of a report of a taker. `false` if the number is of none.
+    /// Records the outcome of a part, or of a taker's report. Returns `false` if the number belongs to neither.
     fn landed(&mut self, number: u64, refused: Option<UndeliveredReason>) -> bool {
         for one in &mut self.all {
             let Side::Taker(taker) = &mut one.side else {
@@ -224,7 +225,7 @@ impl Transfers {
         false
     }
 
-    /// Ends all of them: the daemon and what it would have carried out are gone.
+    /// Ends all transfers: the daemon ended, with all submissions that it had not executed.
     pub(super) fn end_all(&mut self) {
         self.open = 0;
         for one in &mut self.all {
@@ -244,11 +245,11 @@ impl Taker {
 }
 
 impl Endpoint {
-    /// Offers a range of the arena to an endpoint of the job, up to the whole arena, to be taken before the deadline. Send the offer in a
-    /// message ([`ArenaOffer::to_bytes`]). [`EndpointEvent::TransferEnded`] reports the end, and that nobody reads the range any more.
+    /// Offers a range of the arena, up to the whole arena, to an endpoint of the job, which can take it until the deadline. Send the offer in a
+    /// message ([`ArenaOffer::to_bytes`]). [`EndpointEvent::TransferEnded`] reports the end; after it no process reads the range.
     ///
     /// # Errors
-    /// As for [`Endpoint::grant`]; the limit on open transfers is reached.
+    /// As for [`Endpoint::grant`]; the limit of open transfers is reached.
     pub fn offer(
         &mut self,
         to: EndpointAddress,
@@ -263,11 +264,11 @@ impl Endpoint {
         Ok((id, ArenaOffer { grant, bytes }))
     }
 
-    /// Takes what was offered into the own arena, from `offset` on, before the deadline. [`EndpointEvent::TransferEnded`] reports the end,
-    /// and that nothing is written to the range any more. Parts are asked for by polling; the giver need not poll for them.
+    /// Copies an offered range into this process's arena at `offset`, until the deadline. [`EndpointEvent::TransferEnded`] reports the end; after it
+    /// nothing is written to the range. Polling requests the parts. The giver need not poll for them.
     ///
     /// # Errors
-    /// The range is not within the arena, or the limit on open transfers is reached.
+    /// The range is not within the arena, or the limit of open transfers is reached.
     pub fn take(
         &mut self,
         offer: &ArenaOffer,
@@ -289,16 +290,16 @@ impl Endpoint {
         Ok(self.transfers.add(offer.grant, deadline, Side::Taker(taker)))
     }
 
-    /// Ends a transfer before it is done. [`EndpointEvent::TransferEnded`] follows at both processes; the taker may have all bytes by then.
-    /// `false` if there is no such transfer any more.
+    /// Cancels a transfer. [`EndpointEvent::TransferEnded`] follows in both processes; the taker may have received all bytes by then. Returns `false`
+    /// if the transfer does not exist any more.
     pub fn cancel(&mut self, transfer: ArenaTransfer) -> bool {
         let mut open = self.transfers.all.iter_mut();
         let open = open.find(|one| one.id == transfer && !one.is_reported);
         open.is_some_and(|one| one.ends(ArenaTransferEnd::Cancelled))
     }
 
-    /// The bytes of a transfer that arrived in this process, without a gap from the beginning. `None` for one that this process gives, and
-    /// after its end.
+    /// Number of bytes of a transfer that have arrived in this process, counted from the beginning without a gap. `None` if this process is the
+    /// giver, and after the end.
     #[must_use]
     pub fn landed(&self, transfer: ArenaTransfer) -> Option<u64> {
         let open = self.transfers.all.iter().find(|one| one.id == transfer)?;
@@ -308,19 +309,19 @@ impl Endpoint {
         }
     }
 
-    /// Whether transfers are open, so that [`Endpoint::advance`] has work.
+    /// Whether there are transfers, so that [`Endpoint::advance`] has work.
     #[must_use]
     pub fn has_transfers(&self) -> bool {
         !self.transfers.all.is_empty()
     }
 
-    /// The first deadline of a transfer.
+    /// The earliest deadline of an open transfer.
     pub(crate) fn transfers_until(&self) -> Option<Deadline> {
         let open = self.transfers.all.iter().filter(|one| one.end.is_none());
         open.map(|one| one.deadline).min()
     }
 
-    /// The parts and reports without an outcome, each with the owner of the arena.
+    /// Outstanding parts and reports, each with the owner of the arena.
     #[cfg(test)]
     pub(crate) fn open_parts(&self) -> impl Iterator<Item = (u64, EndpointAddress)> {
         self.transfers.all.iter().flat_map(|one| {
@@ -337,16 +338,16 @@ impl Endpoint {
         })
     }
 
-    /// Whether transfers have work that waits for room, and there is some.
+    /// Whether transfers wait for room in the ring, and there is room.
     pub(crate) fn has_room_for_transfers(&mut self) -> Result<bool, EndpointRefusal> {
         Ok(self.transfers.is_short && self.has_room()?)
     }
 
-    /// Asks for the next parts of transfers, ends those whose deadline has passed, and gives each end to `each`. It follows
+    /// Requests the next parts of transfers, ends transfers whose deadline has passed, and passes each end to `each`. Call it after
     /// [`Endpoint::poll`]. Returns whether the daemon sleeps and has to be woken.
     ///
     /// # Errors
-    /// The daemon broke the protocol.
+    /// The daemon violated the protocol.
     pub fn advance(
         &mut self,
         now: Instant,
@@ -359,12 +360,12 @@ impl Endpoint {
         Ok(self.flush())
     }
 
-    /// Advances all transfers up to the first that ends.
+    /// Advances the transfers until one ends, and returns that end.
     fn next_ended(&mut self, now: Instant) -> Result<Option<EndpointEvent<'static>>, EndpointRefusal> {
-        // Given back below, whatever happens: no call of the application is between.
+        // Put back below in every case: no callback of the application runs in between.
         let mut all = core::mem::take(&mut self.transfers.all);
         let mut ended = Ok(None);
-        // In turn, since parts of all have a common limit. They are in the order of their names.
+        // Round robin, since the limit of outstanding parts is common to all. Transfers are sorted by name.
         let first = all.partition_point(|one| Some(one.id) <= self.transfers.served);
         let (before, after) = all.split_at_mut(first);
         for one in after.iter_mut().chain(before) {
@@ -429,9 +430,9 @@ impl Endpoint {
         Ok(ended.map(|(end, bytes)| EndpointEvent::TransferEnded { transfer, end, bytes }))
     }
 
-    /// Asks for the next part of a transfer. `false` if it has to wait.
+    /// Requests the next part of a transfer. Returns `false` if it has to wait.
     fn ask(&mut self, taker: &mut Taker, grant: &ArenaGrant) -> Result<bool, EndpointRefusal> {
-        // Half of the ring is left to the application.
+        // Half of the ring is reserved for the application.
         let is_full = self.transfers.open >= self.layout.depth() / 2;
         let place = taker.open.iter_mut().find(|part| part.is_none());
         let Some(place) = place.filter(|_| !is_full) else {
@@ -449,7 +450,7 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// Submits a part: its offset in the grant, its offset in the own arena, and its bytes. `None` if there is no room.
+    /// Submits a part, given as its offset in the grant, its offset in the own arena, and its length. Returns `None` if the ring has no room.
     fn part(
         &mut self,
         grant: &ArenaGrant,
@@ -484,13 +485,13 @@ impl Endpoint {
 }
 
 impl Transfer {
-    /// Notes how it ends, unless that is certain already.
+    /// Sets how the transfer ends, unless that is decided already. Always returns `true`.
     fn ends(&mut self, end: ArenaTransferEnd) -> bool {
         self.end.get_or_insert(end);
         true
     }
 
-    /// Whether nothing more comes of it.
+    /// Whether the transfer can be removed.
     const fn is_over(&self) -> bool {
         let is_awaited = matches!(&self.side, Side::Taker(taker) if !matches!(taker.report, ToGiver::None));
         self.is_reported && !is_awaited

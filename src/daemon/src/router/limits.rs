@@ -1,29 +1,29 @@
-//! Limits of a router, and its counts.
+//! Limits and counts of a router.
 
 /// Limits of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouterLimits {
-    /// The most clients: 256 by default. Each costs the daemon some KiB, and maps memory that the client pays for.
+    /// Maximum number of clients: 256 by default. Each costs the daemon some KiB, and maps memory that is charged to the client.
     pub clients_max: usize,
-    /// The most clients of one user: 128 by default.
+    /// Maximum number of clients of one user: 128 by default.
     pub clients_of_user_max: usize,
-    /// The most endpoints that one endpoint exchanges messages with: 1024 by default. Each on another node can keep 16 messages in the
-    /// daemon's memory.
+    /// Maximum number of endpoints that an endpoint exchanges messages with: 1024 by default. For each on another node, up to 16 messages
+    /// may wait in the daemon's memory.
     pub contacts_max: usize,
-    /// The most messages that are taken of a client in one turn: 32 by default.
+    /// Maximum number of submissions that are taken from a client in one turn: 32 by default.
     pub turn: usize,
-    /// The bytes of messages and operations after which a client's turn ends: 256 KiB by default. So a transfer does not hold up the
-    /// messages of others.
+    /// Number of bytes of messages and operations after which a client's turn ends: 256 KiB by default. So a transfer does not delay the
+    /// messages of other clients.
     pub turn_bytes: u64,
-    /// The most bytes of messages and operations of other nodes that wait for one user's processes: 256 MiB by default. One beyond that is
-    /// refused as [`UndeliveredReason::ReceiverFull`](crate::UndeliveredReason::ReceiverFull).
+    /// Maximum number of bytes of messages and operations from other nodes that wait for one user's processes: 256 MiB by default. Beyond
+    /// it they are refused as [`UndeliveredReason::ReceiverFull`](crate::UndeliveredReason::ReceiverFull).
     pub kept_bytes_of_user_max: u64,
-    /// The most bytes of the memory of one user's processes, rings and cells included ([`EndpointLayout::bytes`]): 4 GiB by default. Its
-    /// pages are of the account of each process.
+    /// Maximum number of bytes of shared memory of one user's processes, rings and cells included ([`EndpointLayout::bytes`]): 4 GiB by
+    /// default. The pages are charged to each process.
     ///
     /// [`EndpointLayout::bytes`]: crate::EndpointLayout::bytes
     pub bytes_of_user_max: u64,
-    /// The most bytes of the memory of one job's processes on this node: 2 GiB by default.
+    /// Maximum number of bytes of shared memory of one job's processes on this node: 2 GiB by default.
     pub bytes_of_job_max: u64,
 }
 
@@ -42,10 +42,10 @@ impl Default for RouterLimits {
     }
 }
 
-/// Declares counts, and lists of all of them in order.
+/// Declares counts, and functions that list all of them in order.
 macro_rules! counts {
     ($($(#[$of:meta])* $count:ident,)*) => {
-        /// Counts of a router since it was made.
+        /// Counts of a router since it was created.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct RouterCounts {
             $($(#[$of])* pub $count: u64,)*
@@ -64,7 +64,7 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Clients that were attached.
+    /// Clients that attached.
     attached,
     /// Clients that were cut off.
     cut,
@@ -72,16 +72,16 @@ counts! {
     local,
     /// Messages and operations that were sent to other nodes.
     sent,
-    /// Messages of other nodes that clients were given.
+    /// Messages from other nodes that were delivered to clients.
     received,
     /// Messages and operations that were reported as undelivered.
     undelivered,
-    /// Operations on arenas of this node that were carried out.
+    /// Operations on arenas of this node that were executed.
     operations,
-    /// Bytes of messages and operations that were taken of clients.
+    /// Bytes of messages and operations that were taken from clients.
     taken_bytes,
-    /// Messages and operations that came of other nodes.
+    /// Messages and operations that arrived from other nodes.
     arrived,
-    /// How many of these have an outcome: it was sent back, or their node was lost.
+    /// Arrived messages and operations that have an outcome: an answer was sent, or the node was lost.
     answered,
 }

@@ -1,11 +1,11 @@
-//! Operations on arenas. The daemon moves the bytes: what it checked is what it carries out, and nothing is written by a grant that
-//! ended.
+//! Operations on arenas. The daemon copies the bytes, and executes exactly the operation that it validated. Nothing is accessed by a
+//! grant that has ended.
 //!
-//! Processes never map the arenas of others. A mapping cannot be taken back, and has no rights for a range of bytes.
+//! Processes never map the arenas of others: a mapping cannot be revoked, and has no access rights for a range of bytes.
 //!
-//! Between nodes, operations are frames. The owner's daemon checks and carries out each in one step. An operation of the link itself
-//! would be carried out by the device. A request that a peer made before a grant is withdrawn may still be carried out afterwards, and
-//! one wrong request fails the connection that all processes share.
+//! Between nodes, operations are frames. The owner's daemon validates and executes each in one step. RDMA operations are not used: the
+//! device could still execute a request that a peer posted before a grant was revoked, and a single invalid request would fail the
+//! connection that all processes share.
 
 use super::{
     Arrived, Frame, Job, NodeNumber, Outcome, Report, Requested, Router, Said, Step, UndeliveredReason,
@@ -14,11 +14,11 @@ use crate::one_sided::{Action, Asked};
 
 use super::remote::PeerFault;
 
-/// Bytes of the value in front of those of a READ.
+/// Length of the fetched value, which precedes the bytes of a READ.
 const VALUE_BYTES: usize = size_of::<u64>();
 
 impl Router {
-    /// Carries out an operation on the arena of an endpoint of this node.
+    /// Executes an operation on the arena of an endpoint of this node.
     pub(super) fn operate_here(&mut self, index: usize, requested: &Requested) -> Step {
         let contacts_max = self.limits.contacts_max;
         let asked = &requested.asked;
@@ -37,10 +37,10 @@ impl Router {
             Ok(offset) => offset,
             Err(reason) => return Step::Refused(reason),
         };
-        // An end waits for nobody's room: a process that does not read holds up no taker of what it gave.
+        // An end never waits for room: an owner that does not read must not block the taker.
         if asked.action.waits_for_room() {
             match owner.has_room() {
-                // Behind what waits: reports stay in order.
+                // Waiting entries come first, so that reports stay in order.
                 Ok(true) if owner.waiting.is_empty() => {}
                 Ok(_) => return Step::Stalled,
                 Err(reason) => {
@@ -69,7 +69,7 @@ impl Router {
         let mut value = 0;
         if let Some(owner) = self.client_mut(at) {
             value = owner.carry_out(asked, offset, &mut payload);
-            // There is room, and its index was in order.
+            // Room was checked above, and so was the ring's index.
             let reported = asked.written(from).map(|report| owner.report(&report, &[]));
             debug_assert!(
                 reported.is_none_or(|reported| reported == Ok(true)),
@@ -78,7 +78,7 @@ impl Router {
         }
         if let Some(client) = self.client_mut(index) {
             if asked.action == Action::Read {
-                // Within its arena: looked at when it was read.
+                // Always in bounds: the range was checked when the submission was parsed.
                 let is_copied = client.copy_in(requested.own, &payload);
                 debug_assert!(is_copied, "a range that was checked lies in the arena");
             }
@@ -88,7 +88,7 @@ impl Router {
         Step::Later
     }
 
-    /// Reports an operation of a client that was carried out on this node.
+    /// Reports the completion of an operation on this node.
     fn complete(&mut self, index: usize, requested: &Requested, value: u64) {
         if let Some(client) = self.client_mut(index) {
             let (to, number, position) = (requested.to, requested.number, client.position());
@@ -97,7 +97,7 @@ impl Router {
         self.counts.operations = self.counts.operations.saturating_add(1);
     }
 
-    /// Sends an operation to the daemon of its owner.
+    /// Sends an operation to the daemon of the arena's owner.
     pub(super) fn operate_away(&mut self, index: usize, requested: &Requested) -> Step {
         let frame = match self.next_frame(index, requested.to, Said::Operation) {
             Ok(Some(frame)) => frame,
@@ -114,17 +114,17 @@ impl Router {
         Step::Later
     }
 
-    /// Copies the bytes of a WRITE out of the arena of the client that asks for it.
+    /// Copies the bytes of a WRITE out of the requesting client's arena.
     fn copy_operand(&self, index: usize, requested: &Requested, into: &mut Vec<u8>) {
         let asked = &requested.asked;
         if let Some(client) = self.client(index) {
-            // Within its arena: looked at when it was read.
+            // Always in bounds: the range was checked when the submission was parsed.
             let is_copied = client.copy_out(requested.own, asked.action.sent(asked.bytes), into);
             debug_assert!(is_copied, "a range that was checked lies in the arena");
         }
     }
 
-    /// Answers an operation of another node.
+    /// Sends the outcome of an operation to the requesting node.
     pub(super) fn answer_operation(&mut self, job: Job, (arrived, to): (&Arrived, u32), outcome: Outcome) {
         match outcome {
             Ok((value, bytes)) => {
@@ -137,7 +137,7 @@ impl Router {
         }
     }
 
-    /// Takes the outcome of an operation that was carried out on another node.
+    /// Handles the outcome of an operation that was executed on another node.
     pub(super) fn take_outcome(
         &mut self,
         node: NodeNumber,
@@ -151,7 +151,7 @@ impl Router {
             return Ok(());
         };
         let fetched = |asked: &Asked| asked.action.fetched(asked.bytes) as usize;
-        // An outcome that nobody awaits changes nothing.
+        // An unexpected outcome is ignored.
         let Some(sent) = client.land(to, frame.number, |sent| sent.operation.is_some()) else {
             return Ok(());
         };
@@ -159,7 +159,7 @@ impl Router {
             client.owe_undelivered(to, sent, UndeliveredReason::Unknown);
             return Err(PeerFault::Frame);
         };
-        // Within its arena: looked at when it was submitted.
+        // Always in bounds: the range was checked when it was submitted.
         let is_copied = bytes.is_empty() || client.copy_in(own, bytes);
         debug_assert!(is_copied, "a range that was checked lies in the arena");
         let value = u64::from_be_bytes(*value);

@@ -1,6 +1,6 @@
-//! The order of the clients' turns in one poll: another one each time, in which no client is more often before another than behind it.
+//! The order of the clients' turns. It differs in each poll, and over time no client is before another more often than behind it.
 
-/// Draws orders. Routers of the same history draw the same ones.
+/// Generates orders. The sequence is deterministic, from a fixed seed.
 #[derive(Debug)]
 pub(super) struct Order(u64);
 
@@ -11,13 +11,13 @@ impl Default for Order {
 }
 
 impl Order {
-    /// The next order of so many places: each once.
+    /// The next order of `count` indices: each occurs once.
     pub(super) fn next(&mut self, count: usize) -> impl Iterator<Item = usize> + use<> {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         let word = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d);
-        // An odd stride meets each place of a power of two once.
+        // An odd stride visits each index below a power of two exactly once.
         let mask = count.next_power_of_two().saturating_sub(1);
         #[expect(clippy::cast_possible_truncation, reason = "bits below the mask")]
         let (first, stride) = ((word >> 32) as usize, word as usize | 1);

@@ -1,4 +1,4 @@
-//! The part of the router that meets other nodes: frames out, frames in, credits.
+//! The part of the router for other nodes: outgoing frames, incoming frames, credits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,13 +10,13 @@ use crate::client_state::Outcome;
 use crate::grants::is_of;
 use crate::one_sided::{Action, Asked};
 
-/// The most messages and bytes of READs that wait for a lane; frames that carry none come with credits, and are bounded by these.
+/// Maximum number of frames in a lane for it to accept more messages or READ responses. Other frames are bounded by credits.
 const LANE_FRAMES_MAX: usize = 256;
 
-/// The bytes of frames from which on a lane takes no more messages, and no bytes of READs.
+/// Number of bytes in a lane from which it accepts no more messages and no READ responses.
 const LANE_BYTES_MAX: usize = 4 << 20;
 
-/// Frames for a node that take one link.
+/// Frames for a node that are sent over the same link.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     frames: VecDeque<Vec<u8>>,
@@ -24,7 +24,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Frames that wait, and their bytes.
+    /// Number and bytes of waiting frames.
     pub(super) fn waiting(&self) -> (u64, u64) {
         (self.frames.len() as u64, self.bytes as u64)
     }
@@ -34,7 +34,7 @@ impl Lane {
     }
 }
 
-/// How many messages and operations of each pair wait: by the place of the receiver, the sender, and which process that is.
+/// Number of messages and operations that wait, for each pair: index of the receiver, address of the sender, and its incarnation.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pairs: BTreeMap<(usize, EndpointAddress, u64), usize>,
@@ -43,7 +43,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Forgets one that waits no longer.
+    /// Removes a message or operation that no longer waits.
     pub(super) fn release(
         &mut self,
         users: &mut BTreeMap<u32, Usage>,
@@ -64,36 +64,36 @@ impl Kept {
     }
 }
 
-/// Which of so many lanes a pair takes.
+/// The lane of a pair, out of `lanes`.
 fn lane_of(lanes: u32, from: u32, to: u32) -> u32 {
     let mixed = from.wrapping_mul(0x9e37_79b9) ^ to.wrapping_mul(0x85eb_ca6b);
     (mixed >> 16).checked_rem(lanes).unwrap_or(0)
 }
 
-/// The fate of a message or an operation that came.
+/// Decision about an arrived message or operation.
 enum Arrival {
     Refused(UndeliveredReason),
     Answered(Outcome),
     Waits,
 }
 
-/// The daemon of another node broke the protocol between daemons.
+/// Violation of the protocol between daemons by the daemon of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerFault {
-    /// It sent what is no frame.
+    /// The bytes are not a valid frame.
     Frame,
-    /// It sent more messages of a pair than the pair has credits.
+    /// The daemon sent more messages of a pair than the pair has credits.
     Credits,
 }
 
 impl Router {
-    /// Says that there is a way to a node, by as many lanes as there are. The messages of a pair of endpoints take one lane.
+    /// Adds a node with a number of lanes. All messages of a pair of endpoints use the same lane.
     pub(crate) fn add_node(&mut self, node: NodeNumber, lanes: u32) {
         self.lanes = lanes.max(1);
         self.nodes.insert(node);
     }
 
-    /// Gives the frames of each lane, in order, to `send`, as long as it takes them. Returns whether it took any.
+    /// Passes the frames of each lane to `send`, in order, until it returns `false`. Returns whether any was sent.
     pub(crate) fn send_frames(&mut self, mut send: impl FnMut(NodeNumber, u32, &[u8]) -> bool) -> bool {
         let mut is_moved = false;
         for ((node, number), lane) in &mut self.out {
@@ -111,28 +111,28 @@ impl Router {
         is_moved
     }
 
-    /// Reports that wait for room.
+    /// Number of entries in the queues of all clients.
     #[cfg(test)]
     pub(crate) fn kept_reports(&self) -> u64 {
         let waiting = self.clients.iter().flatten().map(|client| client.waiting.len());
         waiting.sum::<usize>() as u64
     }
 
-    /// Messages and operations in the queues of all clients: as many as are counted.
+    /// Number of messages and operations in the queues of all clients. It has to equal the counted number.
     #[cfg(test)]
     pub(crate) fn kept_in_queues(&self) -> usize {
         let kept = self.clients.iter().flatten();
         kept.map(|client| client.arrived().count()).sum()
     }
 
-    /// Bytes of frames that wait for their lanes.
+    /// Bytes of frames that wait in lanes.
     #[cfg(test)]
     pub(crate) fn frame_bytes(&self) -> usize {
         let frames = self.out.values().flat_map(|lane| &lane.frames);
         frames.map(Vec::len).sum()
     }
 
-    /// Whether frames wait for a lane.
+    /// Whether frames wait in a lane.
     pub(crate) fn has_frames(&self) -> bool {
         !self.out.is_empty()
     }
@@ -146,19 +146,19 @@ impl Router {
         lane.frames.push_back(bytes);
     }
 
-    /// The lane of a pair of endpoints: both ways of a pair may differ.
+    /// The lane of a pair of endpoints. The two directions of a pair may use different lanes.
     fn lane(&self, from: u32, to: u32) -> u32 {
         lane_of(self.lanes, from, to)
     }
 
-    /// Whether the lane of a pair takes another message.
+    /// Whether the lane of a pair accepts another message.
     fn has_lane_room(&self, node: NodeNumber, (from, to): (u32, u32)) -> bool {
         let lane = self.out.get(&(node, self.lane(from, to)));
         lane.is_none_or(Lane::has_room)
     }
 
-    /// Puts all that was stopped and has room in its lane now in front of all that waits for a client, in order. Then sets aside the READs
-    /// in front that have no room, and all in front that came behind one of their pairs.
+    /// Moves stopped requests whose lane has room now to the front of the client's queue, in order. Then stops READs at the front of the
+    /// queue whose lane has no room, and requests at the front that follow a stopped one of the same pair.
     pub(super) fn pass_stopped(&mut self, index: usize) {
         let Self {
             clients, out, lanes, ..
@@ -172,7 +172,7 @@ impl Router {
             lane.is_none_or(Lane::has_room)
         };
         if client.stopped().any(has_room) {
-            // All of a pair have one lane, so that none is left behind.
+            // All requests of a pair use the same lane, so that they stay in order.
             let stopped = client.stopped.take().into_iter().flat_map(|stopped| *stopped);
             let (ready, stopped): (VecDeque<_>, VecDeque<_>) = stopped.partition(|arrived| has_room(arrived));
             client.stopped = (!stopped.is_empty()).then(|| Box::new(stopped));
@@ -192,7 +192,7 @@ impl Router {
         }
     }
 
-    /// Notes a message or an operation that waits for a client.
+    /// Counts a message or an operation that waits for a client.
     fn keep(&mut self, index: usize, arrived: &Arrived) {
         let Some(uid) = self.client(index).map(|client| client.who.uid) else {
             return;
@@ -205,14 +205,15 @@ impl Router {
         user.kept_bytes = user.kept_bytes.saturating_add(arrived.bytes);
     }
 
-    /// Forgets one that waits no longer.
+    /// Uncounts a message or an operation that no longer waits.
     pub(super) fn release(&mut self, index: usize, arrived: &Arrived) {
         if let Some(uid) = self.client(index).map(|client| client.who.uid) {
             self.kept.release(&mut self.users, uid, (index, arrived));
         }
     }
 
-    /// The frame of the next message or operation of a client for another node. `None` if it has to wait, and a reason if it has no way.
+    /// The frame for the next message or operation of a client to another node. Returns `None` if it has to wait, and an error if it
+    /// cannot be sent.
     pub(super) fn next_frame(
         &mut self,
         index: usize,
@@ -243,7 +244,7 @@ impl Router {
         Ok(Some(frame))
     }
 
-    /// Sends a frame of [`Router::next_frame`], whose outcome is awaited.
+    /// Queues a frame of [`Router::next_frame`], and records it as in flight.
     pub(super) fn send_frame(
         &mut self,
         index: usize,
@@ -283,7 +284,7 @@ impl Router {
         Step::Later
     }
 
-    /// Answers a message or an operation of another node.
+    /// Sends the answer to a message or an operation of another node.
     pub(super) fn answer(&mut self, job: Job, (arrived, to): (&Arrived, u32), said: Said, payload: &[u8]) {
         let frame = Frame {
             said,
@@ -323,7 +324,7 @@ impl Router {
         }
     }
 
-    /// Takes a frame of the daemon of a node.
+    /// Handles a frame from the daemon of a node.
     pub(crate) fn take_frame(&mut self, node: NodeNumber, bytes: &[u8]) -> Result<(), PeerFault> {
         let (frame, payload) = Frame::parse(bytes).map_err(|_| PeerFault::Frame)?;
         match frame.said {
@@ -365,7 +366,7 @@ impl Router {
         }
     }
 
-    /// Takes a message, or the operation that is `asked` for.
+    /// Handles an arrived message, or the operation `asked`.
     fn take_message(
         &mut self,
         node: NodeNumber,
@@ -408,7 +409,7 @@ impl Router {
         Ok(())
     }
 
-    /// Decides about a message or an operation for the client in this place, and carries out one that waits for nothing.
+    /// Decides about an arrived message or operation for a client, and executes an operation that need not wait.
     fn arrive(&mut self, index: usize, frame: &Frame, arrived: &mut Arrived) -> Result<Arrival, PeerFault> {
         let contacts_max = self.limits.contacts_max;
         let pair = (index, arrived.from, arrived.incarnation);
@@ -433,8 +434,8 @@ impl Router {
         if !is_met {
             return Ok(Arrival::Refused(UndeliveredReason::TooManyPeers));
         }
-        // An operation waits behind what its pair sent before, and for nobody else's room. One that needs room waits for the
-        // reports before it. Nothing else waits: the end of its process may come next, and with it the end of the grant.
+        // An operation waits for earlier requests of its pair, but not for the room of other pairs. An operation with a report also waits
+        // for earlier reports. All others are executed at once: if the requesting process ends next, its grants end.
         let is_first = client.waiting.is_empty();
         let is_next = of_pair == 0 && has_way_back;
         let at_once = asked.filter(|asked| is_next && (is_first || !asked.action.waits_for_room()));
@@ -462,14 +463,14 @@ impl Router {
         Ok(Arrival::Waits)
     }
 
-    /// The place of the client that a frame is for, if it is of the same job: the same number, user and key.
+    /// The index of the client that a frame is for, if it belongs to the same job: number, user and key.
     fn receiver(&self, frame: &Frame) -> Option<usize> {
         let index = self.member(&frame.job, frame.to)?;
         let client = self.client(index)?;
         (client.job == frame.job).then_some(index)
     }
 
-    /// The client whose message an answer is about, and the endpoint that it was for.
+    /// The client that sent the message which an answer refers to, and the message's destination.
     pub(super) fn sender(
         &mut self,
         node: NodeNumber,
@@ -485,7 +486,7 @@ impl Router {
         is_same.then_some((client, to))
     }
 
-    /// Ends all that was under way with a node: messages to it end as [`UndeliveredReason::Unknown`], and its endpoints are gone.
+    /// Ends everything in flight with a node: messages to it end as [`UndeliveredReason::Unknown`], and its endpoints are gone.
     pub(crate) fn lose_node(&mut self, node: NodeNumber) {
         self.out.retain(|(of, _), _| *of != node);
         let mut unknown = 0_u64;
@@ -500,7 +501,7 @@ impl Router {
             let Some(client) = client else { continue };
             unknown = unknown.saturating_add(client.lose_flights(is_of(node)));
             client.grants.end_of(is_of(node));
-            // Their senders are told that the outcome is unknown, and begin with new credits.
+            // The senders get the outcome "unknown", and start again with all credits.
             let uid = client.who.uid;
             let mut is_kept = |arrived: &Arrived| {
                 let is_lost = arrived.from.node == node;

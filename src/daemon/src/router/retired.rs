@@ -1,11 +1,12 @@
-//! Clients that are detached and whose memory is still mapped.
+//! Detached clients whose memory is still mapped.
 
 use crate::client_state::Client;
 
-/// Memory of so many bytes is unmapped at once.
+/// Memory of up to this size is unmapped at once.
 const BYTES_MIN: u64 = 1 << 20;
 
-/// A client that is detached. Dropping it unmaps its memory, and frees the pages if its process is gone: up to a second for a large arena.
+/// A detached client. Dropping it unmaps its memory, and frees the pages if the process is gone. For a large arena this takes up to a
+/// second.
 #[derive(Debug)]
 pub struct Retired(Box<Client>);
 

@@ -1,4 +1,4 @@
-//! The status of a router: its jobs and endpoints. Nothing here runs for a message.
+//! The status of a router: its jobs and endpoints. No code here runs on the path of a message.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::status::{DaemonStatus, EndpointStatus, JobStatus, NodeStatus, Traffic
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) key: JobKey,
-    /// Bytes of their memory.
+    /// Bytes of their shared memory.
     pub(super) bytes: u64,
     pub(super) by_endpoint: BTreeMap<u32, usize>,
-    /// The incarnation of the first one.
+    /// The incarnation of the first member.
     first: u64,
-    /// Traffic of those that ended.
+    /// Traffic of members that have ended.
     ended: Traffic,
 }
 
@@ -31,7 +31,7 @@ impl Members {
         }
     }
 
-    /// Notes the end of a client. Returns whether it was the last one.
+    /// Records the end of a client. Returns whether it was the last one of the job.
     pub(super) fn end(&mut self, client: &Client) -> bool {
         self.by_endpoint.remove(&client.address.endpoint);
         self.bytes = self.bytes.saturating_sub(client.layout.bytes());
@@ -40,7 +40,7 @@ impl Members {
     }
 }
 
-/// A client that is detached.
+/// A client that was detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The process.
@@ -49,20 +49,20 @@ pub struct Ended {
     pub job: JobNumber,
     /// The number of its endpoint.
     pub endpoint: u32,
-    /// Whether it was the last one of its job on this node.
+    /// Whether it was the last process of its job on this node.
     pub is_last: bool,
 }
 
 impl Router {
-    /// Messages and operations of other nodes that have no outcome and do not wait: 0, unless the router has a fault.
+    /// Number of messages and operations from other nodes that have no outcome and do not wait. Anything but 0 is an error in the router.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         let open = self.counts.arrived.saturating_sub(self.counts.answered);
         open.saturating_sub(self.kept() as u64)
     }
 
-    /// The state of this router for a user, or for all users. `since_s` has the seconds since each client attached. A user does not learn the
-    /// traffic of all: without its own part that is the traffic of others.
+    /// The state of this router as a user may see it, or complete. `since_s` returns the seconds since a client attached. A user does not see
+    /// total traffic, since the difference to its own traffic is the traffic of others.
     pub(crate) fn status(
         &self,
         of_user: Option<u32>,
@@ -138,7 +138,7 @@ impl Router {
         status
     }
 
-    /// Frames and bytes that wait for a link to a node.
+    /// Number and bytes of frames that wait for a link to a node.
     fn waiting_for(&self, node: NodeNumber) -> (u64, u64) {
         let lanes = self.out.range((node, 0)..=(node, u32::MAX));
         lanes.fold((0, 0), |(frames, bytes), (_, lane)| {

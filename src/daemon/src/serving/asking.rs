@@ -1,4 +1,4 @@
-//! The question for the status of a daemon, with memory of this process for the answer.
+//! Queries the status of a daemon, into memory of this process.
 
 use core::fmt;
 use core::time::Duration;
@@ -15,13 +15,13 @@ use crate::packet::{Packet, STATUS_BYTES_MAX};
 use crate::reason::AttachRefusal;
 use crate::status::DaemonStatus;
 
-/// Memory for the status of some thousand endpoints.
+/// Size of the memory, enough for the status of a few thousand endpoints.
 const BYTES: u32 = 1 << 20;
 
-/// How often a daemon that has no place or no time for the question is asked again.
+/// Interval between attempts while the daemon's backlog is full or it has no time.
 const RETRY_EVERY: Duration = Duration::from_millis(1);
 
-/// Reason why there is no status of a daemon.
+/// Reason why the status of a daemon cannot be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StatusError {
@@ -32,25 +32,25 @@ pub enum StatusError {
         /// The error.
         error: io::Error,
     },
-    /// This user may not reach the daemon's socket.
+    /// This user has no permission to connect to the daemon's socket.
     NotPermitted {
         /// The path.
         path: PathBuf,
     },
-    /// The daemon is of another version.
+    /// The daemon has another version.
     OtherVersion {
         /// The path.
         path: PathBuf,
     },
-    /// The daemon refuses the question.
+    /// The daemon refuses to report its status.
     Refused(AttachRefusal),
     /// The daemon did not answer by the deadline.
     TooLate,
-    /// The memory for the answer could not be made.
+    /// The memory for the answer could not be created.
     Memory(SharedMemoryError),
-    /// A call of the system failed.
+    /// A system call failed.
     System {
-        /// The call.
+        /// The name of the system call.
         call: &'static str,
         /// The error.
         error: io::Error,
@@ -89,20 +89,21 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> StatusError {
     move |error| StatusError::System { call, error }
 }
 
-/// The end of one question.
+/// Result of one attempt.
 enum Asked {
     Given(Box<DaemonStatus>),
-    /// The daemon has no place or no time now.
+    /// The daemon is busy, or its backlog is full.
     Again,
-    /// The status is longer than the memory.
+    /// The status does not fit into the memory.
     Longer,
 }
 
 impl DaemonStatus {
-    /// Asks the daemon that listens at `path`, by the deadline. It waits and makes system calls.
+    /// Queries the daemon that listens at `path`. Blocks until the deadline at most, and makes system calls.
     ///
     /// # Errors
-    /// No daemon of this version listens there, this user may not reach it, or it does not answer by the deadline.
+    /// No daemon of this version listens there, this user has no permission to connect, or the daemon does not answer
+    /// by the deadline.
     pub fn ask(path: &Path, deadline: Deadline) -> Result<Self, StatusError> {
         let mut bytes = BYTES;
         loop {
@@ -116,17 +117,17 @@ impl DaemonStatus {
     }
 }
 
-/// Whether memory has all its bytes, and a seal that keeps them there. A daemon seals it before it writes.
+/// Whether the memory has its full size, and a seal against shrinking. A daemon seals it before writing.
 fn is_whole(memory: &SharedArena, bytes: u32) -> bool {
     memory.descriptor().is_some_and(|memory| {
-        // The seal first: from then on the size stays.
+        // The seal is checked first: after that the size cannot shrink.
         fcntl_get_seals(memory).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
             && fstat(memory).is_ok_and(|stat| stat.st_size >= i64::from(bytes))
     })
 }
 
 fn ask_once(path: &Path, bytes: u32, deadline: Deadline) -> Result<Asked, StatusError> {
-    // The memory first: a daemon waits for a packet for a limited time.
+    // Creates the memory first: the daemon waits for a packet for a limited time.
     let memory = SharedArena::create(bytes as usize).map_err(StatusError::Memory)?;
     let socket = match PacketSocket::connect(path) {
         Ok(socket) => socket,
@@ -142,7 +143,7 @@ fn ask_once(path: &Path, bytes: u32, deadline: Deadline) -> Result<Asked, Status
     };
     let descriptors: Vec<_> = memory.descriptor().into_iter().collect();
     match socket.send(&Packet::Status { bytes }, &descriptors) {
-        // Refused before it was read: the reason is there.
+        // The daemon refused the connection before it read the packet: the reason can still be received.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         sent => drop(sent.map_err(failed("sendmsg"))?),
     }
@@ -164,7 +165,7 @@ fn ask_once(path: &Path, bytes: u32, deadline: Deadline) -> Result<Asked, Status
                 if length == 0 && has_more {
                     return Ok(Asked::Longer);
                 }
-                // Anybody may listen there. Memory that is cut short would end this process by SIGBUS when it is read.
+                // Any process may listen at the path. Reading memory that was truncated would raise SIGBUS.
                 if !is_whole(&memory, bytes) {
                     return Err(other_version());
                 }
@@ -182,13 +183,13 @@ fn ask_once(path: &Path, bytes: u32, deadline: Deadline) -> Result<Asked, Status
                     | AttachRefusal::TooLate
                     | AttachRefusal::NoMemory
                     | AttachRefusal::NoDescriptors => Ok(Asked::Again),
-                    // A daemon that knows no such question says so.
+                    // An older daemon refuses the unknown packet.
                     AttachRefusal::Packet => Err(other_version()),
                     reason => Err(StatusError::Refused(reason)),
                 };
             }
             Came::Packet(..) => return Err(other_version()),
-            // It ended just now: another one may be there soon.
+            // The daemon ended just now. Another one may start soon.
             Came::End => return Ok(Asked::Again),
         }
     }

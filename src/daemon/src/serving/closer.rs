@@ -1,7 +1,7 @@
-//! Helper threads that let go of what clients sent. The last close of a descriptor may take as long as its sender likes: a file that a
-//! process serves by FUSE, a TCP socket that lingers, a memfd of many GiB.
+//! Helper threads that close what clients sent. The last close of a descriptor may block as long as its sender likes: a file in the
+//! sender's FUSE file system, a TCP socket that lingers, a memfd of many GiB.
 //!
-//! Each user has one thread at most. While it has one, nobody of that user attaches.
+//! There is at most one thread for each user. While a user's thread runs, no other process of the user can attach.
 
 use core::mem;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,36 +12,36 @@ use std::thread;
 use super::socket::PacketSocket;
 use crate::router::Retired;
 
-/// The most threads.
+/// Maximum number of threads.
 const THREADS_MAX: usize = 64;
 
-/// As many things of hostile users wait at most. Then nobody is accepted.
+/// Maximum number of things to close, counting all users. At the limit no connection is accepted.
 const HELD_MAX: usize = 1024;
 
-/// The most packets that are passed over in a queue, each of which may have descriptors.
+/// Maximum number of queued packets that are discarded. Each may have descriptors.
 const PACKETS_MAX: usize = 1024;
 
-/// The stack of a thread.
+/// Stack size of a thread.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Something to let go of.
+/// Something to close.
 #[derive(Debug)]
 pub(super) enum Burden {
-    /// A socket in whose queue there may be descriptors, and those that were taken of it.
+    /// A socket in whose queue there may be descriptors, and descriptors that were taken from it.
     Socket(PacketSocket, Vec<OwnedFd>),
     /// The memory of a client.
     Memory(Retired),
 }
 
 impl Burden {
-    /// Lets go of it, for as long as that takes.
+    /// Closes it, however long that takes.
     fn let_go(self) {
         let (socket, descriptors) = match self {
             Self::Memory(retired) => return drop(retired),
             Self::Socket(socket, descriptors) => (socket, descriptors),
         };
         drop(descriptors);
-        // The other side reads its reason, and no error for what was not received.
+        // Empties the queue, so that the other side reads the reason for its refusal, not a connection reset for unread packets.
         for _ in 0..PACKETS_MAX {
             if socket.drain() {
                 break;
@@ -51,15 +51,15 @@ impl Burden {
     }
 }
 
-/// Things to let go of, of one user.
+/// The things of one user.
 #[derive(Debug, Default)]
 struct OfUser {
     waiting: VecDeque<Burden>,
-    /// How many things its thread lets go of.
+    /// Number of things that the user's thread is closing.
     running: usize,
 }
 
-/// The helper threads.
+/// The helper threads, by user.
 #[derive(Debug)]
 pub(super) struct Closer {
     users: BTreeMap<u32, OfUser>,
@@ -78,11 +78,11 @@ impl Default for Closer {
 }
 
 impl Closer {
-    /// Lets go of something by the thread of its user.
+    /// Passes something to the thread of its user.
     pub(super) fn give(&mut self, user: u32, burden: Burden) {
         let is_busy = self.users.contains_key(&user);
         if self.threads >= THREADS_MAX && !is_busy && matches!(burden, Burden::Memory(_)) {
-            // The threads are those of hostile users. This takes a second at most.
+            // All threads serve hostile users. Unmapping here takes a second at most.
             drop(burden);
             return;
         }
@@ -90,7 +90,7 @@ impl Closer {
         self.advance();
     }
 
-    /// Starts threads, and notes those that are done.
+    /// Records the threads that have finished, and starts new ones.
     pub(super) fn advance(&mut self) {
         while let Ok(user) = self.done.1.try_recv() {
             self.threads = self.threads.saturating_sub(1);
@@ -110,12 +110,12 @@ impl Closer {
         }
     }
 
-    /// Whether something of a user is not let go of yet.
+    /// Whether something of a user is not closed yet.
     pub(super) fn is_busy(&self, user: u32) -> bool {
         self.users.contains_key(&user)
     }
 
-    /// Whether as much is held as may be.
+    /// Whether the limit is reached.
     pub(super) fn is_full(&self) -> bool {
         let held = self
             .users
@@ -125,14 +125,14 @@ impl Closer {
     }
 }
 
-/// Gives a new thread all that waits. `false` if there is none for now.
+/// Starts a thread for everything that waits. Returns `false` if no thread can be started now.
 fn start(user: u32, waiting: &mut VecDeque<Burden>, running: &mut usize, done: &Sender<u32>) -> bool {
-    // The thread is there before it has anything: what it does not get is not dropped here.
+    // The thread is started before it gets the queue: if it cannot start, the queue is not dropped here.
     let (give, take) = channel::<VecDeque<Burden>>();
     let done = done.clone();
     let run = move || {
         take.into_iter().flatten().for_each(Burden::let_go);
-        // A daemon that is gone needs to know no more.
+        // Fails only if the daemon has ended.
         let _ = done.send(user);
     };
     let builder = thread::Builder::new().name("doorbell-closer".into());
@@ -141,14 +141,14 @@ fn start(user: u32, waiting: &mut VecDeque<Burden>, running: &mut usize, done: &
     }
     *running = waiting.len();
     let _ = give.send(mem::take(waiting));
-    // The thread is done with these.
+    // Ends the thread's loop after this queue.
     drop(give);
     true
 }
 
 impl Drop for Closer {
     fn drop(&mut self) {
-        // Anything that waits for a thread that does not come back is left to the end of the process.
+        // Closing could block, so the things that wait are closed by the end of the process.
         for of in self.users.values_mut() {
             mem::forget(mem::take(&mut of.waiting));
         }
@@ -163,7 +163,7 @@ mod tests {
     use super::{Burden, Closer};
     use crate::serving::socket::PacketSocket;
 
-    /// A TCP socket whose last close takes a minute: it lingers, and its peer takes nothing.
+    /// Creates a TCP socket whose last close takes a minute: it lingers, and its peer reads nothing.
     fn lingering() -> (OwnedFd, impl Sized) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -183,7 +183,7 @@ mod tests {
         closer.give(1, Burden::Socket(socket(), vec![descriptor]));
         assert!(closer.is_busy(1) && !closer.is_busy(2) && !closer.is_full());
         closer.give(2, Burden::Socket(socket(), Vec::new()));
-        // The peer stays until the other one is done: the first one waits for its time.
+        // The peer stays until the second descriptor is closed. The first one waits for its time.
         while closer.is_busy(2) {
             std::thread::yield_now();
             closer.advance();

@@ -1,4 +1,4 @@
-//! The daemon as a process: its socket, the life of its clients, its sleep.
+//! The daemon process: its socket, the life cycle of its clients, and its sleep.
 
 mod asking;
 mod closer;

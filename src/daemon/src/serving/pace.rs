@@ -1,4 +1,5 @@
-//! Pace of attaching: mapping and unmapping memory takes the daemon's only thread, so a user that attaches in a loop gets a part of its time.
+//! Limits the rate of attaching. Mapping and unmapping memory takes time of the daemon's only thread, so a user that attaches in a loop gets
+//! only a share of it.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -6,27 +7,28 @@ use std::collections::BTreeMap;
 use doorbell::Deadline;
 use doorbell::provider::Instant;
 
-/// A user waits so long for each byte of the process that attached last, and for the calls. Processes of 4 GiB come back within half a second.
+/// After a process attached, its user waits for a time that grows with the size of the memory, plus the time of the calls. 4 GiB cost half a
+/// second.
 const BYTES_PER_NANOSECOND: u64 = 8;
 const CALLS: Duration = Duration::from_micros(200);
 
-/// When the next process of each user may attach.
+/// For each user, the time at which its next process may attach.
 #[derive(Debug, Default)]
 pub(super) struct Pace(BTreeMap<u32, Deadline>);
 
 impl Pace {
-    /// Notes that a process with so many bytes is attached.
+    /// Records that a process with this many bytes was attached.
     pub(super) fn attached(&mut self, user: u32, bytes: u64, now: Instant) {
         let time = CALLS.saturating_add(Duration::from_nanos(bytes / BYTES_PER_NANOSECOND));
         self.0.insert(user, Deadline::after(now, time));
     }
 
-    /// When the next process of a user may attach. `None` if it may now, as far as [`Pace::forget`] knows.
+    /// Time at which the next process of a user may attach. `None` if it may attach now, as of the last [`Pace::forget`].
     pub(super) fn next(&self, user: u32) -> Option<Deadline> {
         self.0.get(&user).copied()
     }
 
-    /// Forgets users that have waited.
+    /// Removes users whose waiting time has passed.
     pub(super) fn forget(&mut self, now: Instant) {
         self.0.retain(|_, until| !until.has_passed(now));
     }

@@ -5,10 +5,10 @@ use doorbell::Deadline;
 use super::socket::PacketSocket;
 use crate::name::Credentials;
 
-/// The most of them.
+/// Maximum number of pending connections.
 pub(super) const PENDING_MAX: usize = 16;
 
-/// The most of those of one user.
+/// Maximum number of pending connections of one user.
 const PENDING_OF_USER_MAX: usize = 8;
 
 /// A connection that has not attached yet.
@@ -19,8 +19,8 @@ pub(super) struct Pending {
     pub(super) until: Deadline,
 }
 
-/// Adds a connection, and returns the one that has no place: this one, or the last one of the user with the most places. So a few users
-/// keep no other out.
+/// Adds a connection, and returns the connection that is evicted or refused: this one, or the last one of the user with the most. So a
+/// few users cannot lock out the others.
 pub(super) fn pend(pending: &mut Vec<Pending>, next: Pending) -> Option<Pending> {
     let users: Vec<_> = pending.iter().map(|pending| pending.who.uid).collect();
     match place(&users, next.who.uid) {
@@ -41,11 +41,11 @@ pub(super) fn pend(pending: &mut Vec<Pending>, next: Pending) -> Option<Pending>
 enum PendingRoom {
     None,
     Free,
-    /// The place of another connection.
+    /// Takes the place of the connection at this index.
     Of(usize),
 }
 
-/// The place of a connection of a user beside those of `users`.
+/// Finds room for a connection of a user among the connections of `users`.
 fn place(users: &[u32], next: u32) -> PendingRoom {
     let of = |user: u32| users.iter().filter(|other| **other == user).count();
     if of(next) >= PENDING_OF_USER_MAX {

@@ -1,4 +1,4 @@
-//! The question of a daemon to the one before: to end.
+//! Asks the running daemon to end, so that a new one can replace it.
 
 use core::time::Duration;
 use std::io;
@@ -12,23 +12,23 @@ use crate::name::Credentials;
 use crate::packet::Packet;
 use crate::reason::AttachRefusal;
 
-/// How long a daemon that is replaced may take to end.
+/// Longest time that a daemon which is being replaced may take to end.
 const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often a daemon without a place for the question is asked again.
+/// Interval between attempts while the running daemon's backlog is full.
 const ASK_EVERY: Duration = Duration::from_millis(1);
 
-/// Whether the process behind a socket is of the daemon's user, or of the root user: it may end this daemon, and sees endpoints of others.
+/// Whether a process belongs to the daemon's user or to root. Such a process may end the daemon, and sees the endpoints of all users.
 pub(super) fn is_owner(who: Credentials) -> bool {
     who.uid == rustix::process::geteuid().as_raw() || who.uid == 0
 }
 
-/// Asks the daemon at a path to end, and waits for that. `false` if there is none.
+/// Asks the daemon at a path to end, and waits for its end. Returns `false` if no daemon listens there.
 pub(super) fn replace(path: &Path) -> io::Result<bool> {
     let deadline = within(REPLACED_WITHIN);
     loop {
         match ask_for_place(path, deadline) {
-            // Others of this user are about to attach, or as many connections wait as fit: there is a place soon.
+            // The backlog is full, or other connections of this user are pending: there is room soon.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if deadline.has_passed(now()) {
                     return Err(io::Error::from(io::ErrorKind::TimedOut));
@@ -40,7 +40,7 @@ pub(super) fn replace(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Asks once. `WouldBlock` if the daemon has no place for the question now.
+/// Makes one attempt. Returns `WouldBlock` if the daemon has no room for the connection now.
 fn ask_for_place(path: &Path, deadline: Deadline) -> io::Result<bool> {
     let running = match PacketSocket::connect(path) {
         Ok(running) => running,
@@ -53,7 +53,7 @@ fn ask_for_place(path: &Path, deadline: Deadline) -> io::Result<bool> {
         }
     };
     match running.send(&Packet::Replace, &[]) {
-        // Refused before it was read: the reason is there.
+        // The daemon refused the connection before it read the packet: the reason can still be received.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         sent => drop(sent?),
     }

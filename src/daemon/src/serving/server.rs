@@ -27,38 +27,37 @@ mod watching;
 
 use watching::Watch;
 
-/// The most packets that are taken of a socket in one turn.
+/// Maximum number of packets that are taken from a socket in one turn.
 const PACKETS_MAX: usize = 4;
 
-/// How often a busy daemon looks at its sockets.
+/// Interval at which a busy daemon checks its sockets.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// How long the last messages of a process that ended are moved.
+/// Time limit for moving the last messages of a process that ended.
 const LAST_WITHIN: Duration = Duration::from_millis(100);
 
-/// How long nobody is accepted while this process has as many descriptors as it may.
+/// Pause of accepting while this process lacks descriptors.
 const SHORT_OF_DESCRIPTORS: Duration = Duration::from_millis(10);
 
 /// Settings of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Path of the socket. Its folder exists.
+    /// Path of the socket. Its folder has to exist.
     pub socket: PathBuf,
-    /// Mode of the socket's file: which users may attach. `0o600` by default.
+    /// Mode of the socket file, which decides which users may connect. `0o600` by default.
     pub mode: u32,
     /// The number of this node: 0 by default.
     pub node: NodeNumber,
-    /// Limits of the clients.
+    /// Limits of clients.
     pub limits: RouterLimits,
-    /// How long a connection may take to send its attach packet: a second by default.
+    /// Time within which a connection has to send its attach packet: one second by default.
     pub attach_within: Duration,
-    /// Whether a daemon that listens at the path is asked to end, and this one goes on with its clients: not by default. It has to be of
-    /// the same user.
+    /// Whether to replace a daemon that listens at the path, and take over its clients: not by default. Requires its user, or root.
     pub replace: bool,
-    /// How long the processes of the daemon before may take to come back: a second by default, and none if there is no file of its socket.
-    /// Meanwhile what is for one that is not there yet waits, and nothing is taken from other nodes.
+    /// Time within which processes of the previous daemon may attach again: one second by default. There is no such time if the previous
+    /// daemon left no socket file. Meanwhile messages to absent endpoints wait, and no frames from other nodes are processed.
     pub reattach_within: Duration,
-    /// How long the server polls in vain before it sleeps: 50 us by default. A server with a processor of its own takes more.
+    /// How long the server polls without success before it sleeps: 50 us by default. A server with a dedicated processor can poll longer.
     pub spin: Duration,
 }
 
@@ -79,25 +78,25 @@ impl ServerConfig {
     }
 }
 
-/// The server cannot begin, or go on.
+/// Reason why the server cannot start, or cannot continue.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The socket cannot be had: another daemon may listen there.
+    /// The server cannot listen at the path, for example since another daemon does.
     Listen {
         /// The path.
         path: PathBuf,
         /// The error.
         error: io::Error,
     },
-    /// A call of the system failed.
+    /// A system call failed.
     System {
-        /// The call.
+        /// The name of the system call.
         call: &'static str,
         /// The error.
         error: io::Error,
     },
-    /// A device failed, or cannot notify.
+    /// A device failed, or cannot deliver completion notifications.
     Peers(WaitError),
 }
 
@@ -132,23 +131,23 @@ impl core::error::Error for ServerError {}
 struct Attached {
     socket: PacketSocket,
     user: u32,
-    /// Whole seconds of the daemon's life before it attached.
+    /// Whole seconds between the start of the daemon and the attach.
     since_s: u32,
-    /// The daemon's sleeps before it attached, and its packets that ended one.
+    /// Number of announced sleeps before it attached, and number of its packets that woke the daemon.
     sleeps_before: u64,
     wakes: u64,
-    /// Readable once the process is dead, even if another one keeps its socket open. `None` for a process of another namespace.
+    /// Pidfd, which becomes readable when the process dies, even if another one keeps the socket open. `None` if its namespace is not visible.
     process: Option<OwnedFd>,
 }
 
 impl Attached {
-    /// Whether it may wake the daemon once more: for each sleep that was announced, once.
+    /// Whether it may send another wake packet: one for each announced sleep.
     const fn may_wake(&self, sleeps: u64) -> bool {
         self.wakes < sleeps.saturating_sub(self.sleeps_before)
     }
 }
 
-/// A client whose process ended, and whose last messages are moved.
+/// A client whose process has ended, and whose last messages are being moved.
 #[derive(Debug)]
 struct Ending {
     id: ClientId,
@@ -156,7 +155,7 @@ struct Ending {
     until: Deadline,
 }
 
-/// A running daemon. Dropping it ends all clients' endpoints, unless another one takes over in time.
+/// A running daemon. Dropping it ends all endpoints, unless another daemon takes over in time.
 #[derive(Debug)]
 pub struct Server {
     config: ServerConfig,
@@ -166,29 +165,29 @@ pub struct Server {
     attached: BTreeMap<ClientId, Attached>,
     ending: Vec<Ending>,
     closer: Closer,
-    /// How often it announced a sleep.
+    /// Number of announced sleeps.
     sleeps: u64,
     looked: Deadline,
-    /// Until then, nobody is accepted: the process has as many descriptors as it may.
+    /// No connection is accepted before this time: the process lacks descriptors, or too many wait to be closed.
     accept_after: Option<Deadline>,
     peers: Option<Peers>,
-    /// When processes of a user that attached may be followed by the next.
+    /// Times at which users that attached a process may attach the next.
     pace: Pace,
-    /// A number that rises with each daemon of this machine's boot.
+    /// Epoch: it increases with each daemon until the machine reboots.
     epoch: u64,
-    /// Until then, processes of a daemon before may come back.
+    /// Time until which processes of the previous daemon may attach again.
     expecting: Option<Deadline>,
-    /// The daemon that takes over. Its connection is closed last: then it listens.
+    /// Connection of the daemon that takes over. It is closed last, which tells that daemon to listen.
     successor: Option<PacketSocket>,
     watch: Watch,
 }
 
 impl Server {
-    /// Listens. A socket that a daemon left behind at the path is replaced. With [`ServerConfig::replace`], it first waits up to 30
-    /// seconds for the end of a daemon that listens there.
+    /// Creates the socket and listens. The socket file of a daemon that has ended is replaced. With [`ServerConfig::replace`], a daemon that
+    /// listens at the path is asked to end, which may take up to 30 seconds.
     ///
     /// # Errors
-    /// Another daemon listens at the path, or the system refuses.
+    /// Another daemon listens at the path, or a system call failed.
     pub fn bind(config: &ServerConfig) -> Result<Self, ServerError> {
         let failed = |error| ServerError::Listen {
             path: config.socket.clone(),
@@ -219,12 +218,12 @@ impl Server {
         })
     }
 
-    /// Gives the daemon links to other nodes, whose Workers notify.
+    /// Sets the links to other nodes. Their Workers have to support notification.
     pub fn set_peers(&mut self, peers: Peers) {
         self.peers = Some(peers);
     }
 
-    /// Says by which handle a node is reached; nothing without [`Server::set_peers`].
+    /// Sets the handle by which a node is reached. Does nothing without [`Server::set_peers`].
     pub fn add_peer(&mut self, node: NodeNumber, handle: Handle) {
         if let Some(peers) = &mut self.peers {
             peers.add(&mut self.router, node, handle);
@@ -234,13 +233,13 @@ impl Server {
     /// Serves until `stop` is readable, or until another daemon takes over.
     ///
     /// # Errors
-    /// The system refuses to wait, or a device fails.
+    /// A system call failed, or a device failed.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), ServerError> {
         while !self.run_until(stop, within(Duration::from_secs(3600)))? {}
         Ok(())
     }
 
-    /// Serves until `stop` is readable, or until this moment. Returns whether to stop.
+    /// Serves until `stop` is readable, until another daemon takes over, or until this time. Returns whether to stop.
     ///
     /// # Errors
     /// As for [`Server::run`].
@@ -265,12 +264,12 @@ impl Server {
         }
     }
 
-    /// Sleeps until there is something to do, or until this moment. Returns whether to stop.
+    /// Sleeps until there is something to do, or until this time. Returns whether to stop.
     fn sleep(&mut self, stop: BorrowedFd<'_>, until: Deadline) -> Result<bool, ServerError> {
         self.sleeps = self.sleeps.saturating_add(1);
         self.router.announce_sleep();
         let mut until = self.wakes().map_or(until, |wake| until.min(wake));
-        // Once more, now that clients wake it: it sleeps only if nothing is to be done.
+        // Polls once more after the announcement, and sleeps only if there is nothing to do.
         let mut is_awake = self.move_messages()?;
         let is_taking = !is_awake && self.expecting.is_none();
         if let Some(peers) = self.peers.as_mut().filter(|_| is_taking) {
@@ -297,30 +296,30 @@ impl Server {
         &self.config.socket
     }
 
-    /// Whether another daemon takes over once this one is dropped.
+    /// Whether another daemon takes over as soon as this one is dropped.
     #[must_use]
     pub const fn is_replaced(&self) -> bool {
         self.successor.is_some()
     }
 
-    /// Counts since the beginning.
+    /// Counts since the start.
     #[must_use]
     pub const fn counts(&self) -> RouterCounts {
         self.router.counts()
     }
 
-    /// The number of clients.
+    /// Number of attached clients.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.attached.len()
     }
 
-    /// Moves messages, and wakes the clients that sleep.
+    /// Moves messages, and wakes clients that sleep.
     fn move_messages(&mut self) -> Result<bool, ServerError> {
         let attached = &self.attached;
         let mut is_moved = self.router.poll(|id| {
             if let Some(client) = attached.get(&id) {
-                // A client that is gone is found by its socket. One whose queue is full has something to read.
+                // A send error is ignored: the end of a client is noticed at its socket. A full queue has packets to read.
                 let _ = client.socket.send(&Packet::Wake, &[]);
             }
         });
@@ -343,7 +342,7 @@ impl Server {
         Ok(is_moved || is_carried.unwrap_or(false))
     }
 
-    /// Moves the last messages of clients that ended, in their turns, and detaches those without any. Returns whether there were such clients.
+    /// Moves the last messages of clients that ended, one turn each, and detaches clients without any. Returns whether any had ended.
     fn move_last(&mut self) -> bool {
         let is_any = !self.ending.is_empty();
         for ending in core::mem::take(&mut self.ending) {
@@ -354,13 +353,13 @@ impl Server {
                 let ended = self.router.detach(ending.id, ending.reason);
                 ended.inspect(|ended| self.watch.gone(ended, ending.reason));
             }
-            // Before the next one: the router keeps no more than some, and frees others here.
+            // Called for each client, since the router holds only a limited number of retired clients, and unmaps others itself.
             self.free_retired();
         }
         is_any
     }
 
-    /// Has the memory of clients that were detached unmapped by the threads of their users.
+    /// Passes the memory of detached clients to the closing threads of their users.
     fn free_retired(&mut self) {
         while let Some(retired) = self.router.take_retired() {
             self.closer.give(retired.user(), Burden::Memory(retired));
@@ -374,7 +373,7 @@ impl Server {
         }
     }
 
-    /// Closes a socket. One in whose queue there may be descriptors is closed by the thread of its user.
+    /// Closes a socket. If descriptors may be in its queue, the thread of its user does so.
     fn let_go(&mut self, user: u32, socket: PacketSocket, descriptors: Vec<OwnedFd>) {
         if !descriptors.is_empty() || !socket.drain() {
             self.closer.give(user, Burden::Socket(socket, descriptors));
@@ -387,9 +386,9 @@ impl Server {
         self.let_go(pending.who.uid, pending.socket, descriptors);
     }
 
-    /// When a connection that has not attached has had its time, or the next is accepted.
+    /// Time of the next timeout: of a pending connection, or of an event below.
     fn wakes(&self) -> Option<Deadline> {
-        // One whose packet waits is not refused for its time.
+        // A connection whose packet has arrived is not refused for its timeout.
         let pending = self.pending.iter().map(|pending| {
             let user = pending.who.uid;
             if self.closer.is_busy(user) {
@@ -402,7 +401,7 @@ impl Server {
         pending.chain(others.into_iter().flatten()).min()
     }
 
-    /// Waits until a socket has something, or until this moment, and acts on all that is there. Returns whether to stop.
+    /// Waits until a descriptor is ready, or until this time, and handles everything that is ready. Returns whether to stop.
     fn look(&mut self, stop: BorrowedFd<'_>, until: Deadline) -> Result<bool, ServerError> {
         let timeout = Timespec::try_from(until.remaining(now())).ok();
         let ids: Vec<_> = self.attached.keys().copied().collect();
@@ -418,7 +417,7 @@ impl Server {
             }
             let first_client = polled.len();
             for client in self.attached.values() {
-                // As many entries as descriptors: more than there may be are refused.
+                // The number of entries does not exceed the limit of descriptors, as `poll` requires.
                 polled.push(input(client.socket.as_fd()));
                 polled.extend(client.process.as_ref().map(|process| input(process.as_fd())));
             }
@@ -461,7 +460,7 @@ impl Server {
             (is_ready(0), first_client > first && is_ready(first), ready)
         };
         self.looked = within(LOOK_EVERY);
-        // Events behind a sleep are of the next second.
+        // Events after a sleep count for the next second.
         self.watch.end_second();
         for (id, (has_packets, is_dead)) in ids.into_iter().zip(ready) {
             if has_packets {
@@ -482,7 +481,7 @@ impl Server {
     fn end(&mut self, id: ClientId, reason: GoneReason) {
         if let Some(client) = self.attached.remove(&id) {
             self.let_go(client.user, client.socket, Vec::new());
-            // Messages that it published before its end are still routed.
+            // Messages that the process published before its end are still routed.
             let until = within(LAST_WITHIN);
             self.ending.push(Ending { id, reason, until });
         }
@@ -528,7 +527,7 @@ impl Server {
             match PacketSocket::accept(&self.listening.listener) {
                 Ok(Some(socket)) => self.pend(socket),
                 Ok(None) => break,
-                // Without descriptors or memory, the connection waits in the queue until there are some.
+                // The process lacks descriptors or memory: the connection waits in the backlog.
                 Err(error) if is_short(&error) => {
                     self.accept_after = Some(within(SHORT_OF_DESCRIPTORS));
                     break;
@@ -544,7 +543,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets a connection wait for its packet, if there is a place for it.
+    /// Adds a connection that has to send its packet, if there is room for it.
     fn pend(&mut self, socket: PacketSocket) {
         let Ok(who) = socket.credentials() else {
             return self.let_go(u32::MAX, socket, Vec::new());
@@ -560,7 +559,7 @@ impl Server {
         self.pace.next(user).is_none() && !self.closer.is_busy(user)
     }
 
-    /// Attaches the connections whose packet came, and refuses those that had their time.
+    /// Attaches the connections whose packet has arrived, and refuses those whose time has passed.
     fn take_pending(&mut self) {
         let time = now();
         self.pace.forget(time);
@@ -575,11 +574,11 @@ impl Server {
                     Watch::replaced(pending.who);
                     self.successor = Some(pending.socket);
                 }
-                // It waits for what its user does not let go of, in its own time.
+                // The connection waits until the descriptors of its user are closed, at most until its timeout.
                 _ if self.closer.is_busy(user) && pending.until.has_passed(time) => {
                     self.refuse(pending, AttachRefusal::TooLate, Vec::new());
                 }
-                // It waits for the time of the one before.
+                // The connection waits until its user may attach again.
                 _ if !self.is_next(user) => self.pending.push(pending),
                 Ok(Seen::Nothing) if pending.until.has_passed(now()) => {
                     self.refuse(pending, AttachRefusal::TooLate, Vec::new());
@@ -606,7 +605,7 @@ impl Server {
         let mut descriptors = Vec::new();
         match self.attach(&pending, request, &mut descriptors) {
             Ok((id, process)) => {
-                // All of them are memfds, which the mappings keep: so no close waits, here and in the queue.
+                // All of them are memfds, and the mappings keep them alive. So closing them does not block, here and in the queue.
                 drop(descriptors);
                 pending.socket.pass();
                 let answer = Packet::Attached {
@@ -614,7 +613,7 @@ impl Server {
                     epoch: self.epoch,
                     incarnation: id.incarnation(),
                 };
-                // A process that is gone by now is found by its socket.
+                // A send error is ignored: the end of the process is noticed at its socket.
                 let _ = pending.socket.send(&answer, &[]);
                 self.watch.attached(pending.who, request.job, request.endpoint);
                 let client = Attached {
@@ -631,7 +630,7 @@ impl Server {
         }
     }
 
-    /// Attaches a process by the descriptors that came with its packet. They are left to the caller, who may not close them if that fails.
+    /// Attaches a process with the descriptors of its packet. They are returned in any case; if attaching fails, closing them may block.
     fn attach(
         &mut self,
         pending: &Pending,
@@ -639,7 +638,7 @@ impl Server {
         descriptors: &mut Vec<OwnedFd>,
     ) -> Result<(ClientId, Option<OwnedFd>), AttachRefusal> {
         let who = pending.who;
-        // Before its memory is mapped, which costs more.
+        // Before the memory is mapped, which costs more.
         self.router.admit(who, request)?;
         let process = process_of(who)?;
         let (came, are_all) = pending.socket.descriptors().map_err(|_| AttachRefusal::Gone)?;
@@ -658,19 +657,19 @@ impl Server {
     }
 }
 
-/// A number that rises with time: the time since the machine was started.
+/// A number that increases with time: the time since boot.
 fn epoch() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let [seconds, nanoseconds] = [time.tv_sec, time.tv_nsec].map(|of| u64::try_from(of).unwrap_or(0));
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// Whether the system has no descriptor or no memory for now.
+/// Whether the error means that the system lacks descriptors or memory for now.
 fn is_short(error: &io::Error) -> bool {
     error.raw_os_error().and_then(shortage).is_some()
 }
 
-/// A descriptor of the process. A process that died meanwhile, and whose number another has, is found by the end of its socket.
+/// Opens a pidfd of the process. If the process died and its ID was reused meanwhile, the end of its socket is noticed instead.
 fn process_of(who: Credentials) -> Result<Option<OwnedFd>, AttachRefusal> {
     let Some(pid) = who
         .pid
@@ -686,7 +685,7 @@ fn process_of(who: Credentials) -> Result<Option<OwnedFd>, AttachRefusal> {
 impl Drop for Server {
     fn drop(&mut self) {
         self.listening.end();
-        // No socket is closed here whose queue has descriptors: the next daemon waits for this.
+        // No socket with descriptors in its queue is closed here, which could block: the next daemon waits for this.
         while let Ok(Some(socket)) = PacketSocket::accept(&self.listening.listener) {
             self.let_go(u32::MAX, socket, Vec::new());
         }

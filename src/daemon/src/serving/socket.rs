@@ -1,4 +1,4 @@
-//! Packets and descriptors over a Unix socket, none of which waits.
+//! Packets and descriptors over a Unix socket. No call blocks.
 
 use core::mem::MaybeUninit;
 use core::time::Duration;
@@ -20,52 +20,52 @@ use crate::name::Credentials;
 use crate::packet::{PACKET_BYTES, Packet};
 use crate::reason::AttachRefusal;
 
-/// The most descriptors of an attach packet: the rings, the cells and the arena.
+/// Maximum number of descriptors of an attach packet: the rings, the cells and the arena.
 const DESCRIPTORS: usize = 3;
 
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct PacketSocket(OwnedFd);
 
-/// Something that came.
+/// A received packet, or the state of the connection.
 #[derive(Debug)]
 pub(crate) enum Came {
-    /// Nothing is there.
+    /// No packet is there.
     Nothing,
-    /// The other side is gone.
+    /// The other side has closed the connection.
     End,
-    /// A packet, or the reason why it is none.
+    /// A packet, or the reason why it is invalid.
     Packet(Result<Packet, AttachRefusal>),
 }
 
-/// Something that waits to be received.
+/// The state of the first packet in the queue.
 #[derive(Debug)]
 pub(crate) enum Seen {
-    /// Nothing is there.
+    /// No packet is there.
     Nothing,
-    /// The other side is gone, or sent nothing as a packet.
+    /// The other side has closed the connection, or sent an empty packet.
     End,
-    /// A packet, or the reason why it is none.
+    /// A packet, or the reason why it is invalid.
     Packet {
         packet: Result<Packet, AttachRefusal>,
         has_descriptors: bool,
     },
 }
 
-/// One byte more than a packet has, so that a longer one is seen as such.
+/// One byte more than a packet, to detect longer packets.
 const BYTES: usize = PACKET_BYTES.saturating_add(1);
 
-/// The packets that wait in a socket, by default (`net.unix.max_dgram_qlen`) fewer.
+/// Upper bound of the number of packets in a socket's queue. The default limit of the kernel (`net.unix.max_dgram_qlen`) is lower.
 const QUEUE_MAX: usize = 16;
 
-/// How long another daemon may take to listen or to find that it may not.
+/// Longest time that another daemon may hold the lock while it starts to listen.
 const LOCKED_WITHIN: Duration = Duration::from_secs(1);
 
-/// A socket that listens at a path. Its file stays when it ends: so the next daemon at the path knows that there was one.
+/// A socket that listens at a path. The socket file remains after the end, by which the next daemon knows that there was one before.
 #[derive(Debug)]
 pub(crate) struct Listening {
     pub(crate) listener: OwnedFd,
-    /// Whether there was a file that a daemon left behind.
+    /// Whether the socket file of a previous daemon was there.
     pub(crate) is_left_behind: bool,
 }
 
@@ -79,18 +79,18 @@ fn new_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Listens at a path, with a mode for the file of the socket. The socket that a daemon left behind is replaced, and no other file.
+/// Listens at a path, with a mode for the socket file. Replaces the socket file of a daemon that has ended, and no other file.
 ///
 /// # Errors
-/// Another daemon listens there, a file that is no socket is there, or the system refuses.
+/// Another daemon listens there, the file there is not a socket, or a system call failed.
 pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<Listening> {
     let address = SocketAddrUnix::new(path)?;
     let listener = new_socket()?;
-    // The system reports the same for a file as for a socket without a listener.
+    // `bind` and `connect` report the same errors for another file as for a socket without a listener.
     if std::fs::metadata(path).is_ok_and(|file| !file.file_type().is_socket()) {
         return Err(io::Error::from(io::ErrorKind::AlreadyExists));
     }
-    // One at a time: another one that is bound and does not listen yet would seem to be left behind.
+    // The lock prevents a race: a socket that is bound but does not listen yet looks like one of a daemon that has ended.
     let _lock = lock(path)?;
     let mut is_left_behind = false;
     match rustix::net::bind(&listener, &address) {
@@ -112,7 +112,7 @@ pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<Listening> {
     })
 }
 
-/// The lock of a path: that of a file beside it, which stays.
+/// Locks a path, by a lock file next to it, which is never removed.
 fn lock(path: &Path) -> io::Result<OwnedFd> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -132,18 +132,18 @@ fn lock(path: &Path) -> io::Result<OwnedFd> {
 }
 
 impl Listening {
-    /// Takes no more connections: those that wait are there until they are accepted.
+    /// Accepts no new connections. Connections in the backlog remain until they are accepted.
     pub(crate) fn end(&self) {
         let _ = rustix::net::shutdown(&self.listener, Shutdown::Read);
     }
 }
 
 impl PacketSocket {
-    /// The next connection; `None` if nobody waits for one.
+    /// Accepts the next connection. Returns `None` if there is none.
     pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<Self>> {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => Ok(Some(Self(socket))),
-            // A connection that ended before it was accepted is nobody's fault.
+            // The connection ended before it was accepted.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {
                 Ok(None)
             }
@@ -158,7 +158,7 @@ impl PacketSocket {
         Ok(Self(socket))
     }
 
-    /// The process on the other side, as it was when it connected.
+    /// Credentials of the other process, at the time when it connected.
     pub(crate) fn credentials(&self) -> io::Result<Credentials> {
         let of = PeerCredentials::of(self.0.as_fd());
         let PeerCredentials { uid, gid, pid } =
@@ -166,7 +166,7 @@ impl PacketSocket {
         Ok(Credentials { uid, gid, pid })
     }
 
-    /// Sends a packet. `false` if the other side's queue is full: it then has packets to read, and is awake.
+    /// Sends a packet. Returns `false` if the other side's queue is full: then it has packets to read, and is awake.
     pub(crate) fn send(&self, packet: &Packet, descriptors: &[BorrowedFd<'_>]) -> io::Result<bool> {
         let bytes = packet.bytes();
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -182,7 +182,7 @@ impl PacketSocket {
         }
     }
 
-    /// Looks at the packet in front, which stays. None of its descriptors comes into this process.
+    /// Parses the first packet without removing it. Its descriptors are not installed in this process.
     pub(crate) fn look(&self) -> io::Result<Seen> {
         let mut bytes = [0; BYTES];
         let front = self.front(&mut bytes, &mut RecvAncillaryBuffer::default(), RecvFlags::PEEK)?;
@@ -198,8 +198,8 @@ impl PacketSocket {
         })
     }
 
-    /// Duplicates of the descriptors of the packet in front, which keeps its own, and whether they are all. So no close of these is the
-    /// last one; it may wait all the same, as that of a file which another process serves.
+    /// Returns duplicates of the descriptors of the first packet, which keeps its own, and whether they are complete. So closing a
+    /// duplicate is never the last close. It may block all the same, for example if another process serves the file.
     pub(crate) fn descriptors(&self) -> io::Result<(Vec<OwnedFd>, bool)> {
         let mut bytes = [0; BYTES];
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -209,7 +209,7 @@ impl PacketSocket {
         Ok((rights(&mut control), are_all))
     }
 
-    /// Passes over the packet in front, and over its descriptors.
+    /// Removes the first packet with its descriptors.
     pub(crate) fn pass(&self) {
         let _ = self.front(
             &mut [0; BYTES],
@@ -218,8 +218,8 @@ impl PacketSocket {
         );
     }
 
-    /// Lets nothing come any more, and passes over the packets that have no descriptors. Returns whether nothing waits then: a close is the
-    /// end of this socket alone. The other side still receives what was sent to it.
+    /// Stops receiving, and removes queued packets without descriptors. Returns whether the queue is empty then, so that closing the socket
+    /// closes nothing else. The other side still receives the packets that were sent to it.
     pub(crate) fn drain(&self) -> bool {
         if rustix::net::shutdown(self, Shutdown::Read).is_err() {
             return false;
@@ -234,7 +234,7 @@ impl PacketSocket {
             };
             self.pass();
         }
-        // From now on each packet has more than there is room for, even one without bytes and descriptors: its sender.
+        // From now on every packet has ancillary data (its sender's credentials), so that even an empty packet is detected by truncation.
         if rustix::net::sockopt::set_socket_passcred(self, true).is_err() {
             return false;
         }
@@ -243,7 +243,7 @@ impl PacketSocket {
         front.is_ok_and(|front| front.is_none_or(|(_, flags)| !flags.contains(ReturnFlags::CTRUNC)))
     }
 
-    /// Takes what came. Descriptors are not expected, and closed: so this is for a side that trusts the other.
+    /// Receives a packet. Descriptors are closed, and make the packet invalid. Use it only if the other side is trusted.
     pub(crate) fn receive(&self) -> io::Result<Came> {
         let mut bytes = [0; BYTES];
         let front = self.front(
@@ -258,7 +258,7 @@ impl PacketSocket {
         })
     }
 
-    /// Receives by one call: the bytes of the packet, and what the kernel says of it. No bytes are an end. `None` if nothing is there.
+    /// Receives one packet with its flags. 0 bytes mean the end of the connection. Returns `None` if nothing is there.
     fn front(
         &self,
         bytes: &mut [u8; BYTES],
@@ -268,7 +268,7 @@ impl PacketSocket {
         let flags = flags | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut received = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], control, flags);
         if received.as_ref().err() == Some(&rustix::io::Errno::CONNRESET) {
-            // Reported once, in front of what the other side sent before it closed: its reason, for one.
+            // The error is reported once, before the packets that the other side sent before it closed, for example its reason.
             received = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], control, flags);
         }
         match received {
@@ -288,7 +288,7 @@ impl PacketSocket {
     }
 }
 
-/// Reads a packet. One that was cut is none, and neither is one with descriptors without room for them.
+/// Parses a packet. A truncated packet, or one with unexpected descriptors, is invalid.
 fn parsed(bytes: &[u8; BYTES], count: usize, flags: ReturnFlags) -> Result<Packet, AttachRefusal> {
     if flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC) {
         return Err(AttachRefusal::Descriptors);
@@ -328,7 +328,7 @@ mod tests {
         let refused = listen(&path, 0o600).unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), b"kept");
-        // The socket of a daemon that ended is replaced.
+        // The socket of a daemon that has ended is replaced.
         std::fs::remove_file(&path).unwrap();
         assert!(!listen(&path, 0o600).unwrap().is_left_behind);
         assert!(listen(&path, 0o600).unwrap().is_left_behind);
@@ -364,7 +364,7 @@ mod tests {
         ours.pass();
         assert!(ours.drain());
 
-        // Nothing as a packet hides nothing behind it.
+        // An empty packet does not hide the packets after it.
         let (ours, theirs) = pair();
         rustix::net::send(&theirs, &[], rustix::net::SendFlags::empty()).unwrap();
         theirs.send(&Packet::Wake, &[null.as_fd()]).unwrap();
@@ -372,12 +372,12 @@ mod tests {
         assert!(!ours.drain());
         ours.pass();
         assert!(!ours.drain());
-        // It is the same for a side that is gone.
+        // The result is the same if the other side is gone.
         drop(theirs);
         assert!(!ours.drain());
         ours.pass();
         assert!(ours.drain());
-        // A packet that was sent to the other side is there after the end.
+        // A packet that was sent before the end can still be received.
         let (ours, theirs) = pair();
         ours.send(&Packet::Wake, &[]).unwrap();
         assert!(ours.drain());

@@ -1,4 +1,4 @@
-//! The page of errors has each failure of a client and of a server as it is printed.
+//! The page of errors quotes each failure of a client and of a server exactly as it is printed.
 
 use std::io;
 
@@ -96,7 +96,7 @@ fn each_failure_of_a_status_has_an_entry() {
     assert_eq!(ERRORS.matches("(`StatusError::").count(), failures.len());
 }
 
-/// Checks that an item of the page with this variant behind its text quotes this text.
+/// Checks that an item of the page whose text is followed by this variant quotes this text.
 fn is_quoted(printed: &str, variant: &str) {
     let end = format!("` (`{variant}`)");
     let items = ERRORS.lines().filter_map(|line| line.strip_suffix(&end));

@@ -1,5 +1,5 @@
-//! The bytes and words themselves, by the layouts in the documentation of their modules: what may never change within a version. Each kind
-//! has some, and one that lacks them does not build.
+//! The exact bytes and words of the layouts that the modules document. They never change within a version. Each kind has examples, and a
+//! kind without one does not compile.
 
 use doorbell::RemoteAccess;
 
@@ -39,7 +39,7 @@ fn layout() -> EndpointLayout {
         .unwrap()
 }
 
-/// A packet's version and kind, what is between them and the key, what is between the key and the arena's bytes, and those.
+/// The version and kind of a packet, the bytes before the key, the bytes between the key and the arena's size, and the arena's size.
 fn golden_packet(packet: &Packet) -> Vec<u8> {
     let (kind, front, key, rest) = match packet {
         Packet::Attach(_) => (
@@ -335,7 +335,7 @@ fn reports() {
     }
 }
 
-/// The reasons by their numbers, from 1 on: a number that another build knows otherwise misleads its user.
+/// The reasons by their numbers, from 1 on. A number with another meaning in another build would mislead the user.
 #[test]
 fn numbers_of_reasons() {
     use AttachRefusal as A;

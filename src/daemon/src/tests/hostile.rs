@@ -1,4 +1,4 @@
-//! Each thing that a hostile client can write into its rings, and what becomes of it: it is cut off, with the reason, and nobody else.
+//! Each thing that a hostile client can write into its rings. The daemon cuts off that client with the reason, and no other client.
 
 use core::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::name::NodeNumber;
 use crate::reason::{CutReason, GoneReason};
 use crate::router::PeerFault;
 
-/// Words of the rings: each has 32 in front of its slots, of which there are 4 with 8 words.
+/// Positions of words in the rings. Each ring has 32 words before its 4 slots, and a slot has 8 words.
 const SUBMITTED: usize = 0;
 const FIRST_SLOT: usize = 32;
 const EVENTS_TAKEN: usize = 64 + 16;
@@ -33,7 +33,7 @@ fn cut_by(write: impl Fn(&dyn Fn(usize, u64))) -> Option<CutReason> {
         assert_eq!(world.processes[peer].gone, [(at(0, 0), GoneReason::CutOff)]);
         assert_eq!(world.routers[0].clients().count(), 2);
     }
-    // The others go on.
+    // The other clients continue.
     assert!(world.send(other, at(0, 0), 0) && world.send(peer, at(0, 1), 0));
     world.settle();
     assert_eq!(world.processes[other].received, 2);
@@ -43,11 +43,11 @@ fn cut_by(write: impl Fn(&dyn Fn(usize, u64))) -> Option<CutReason> {
 #[test]
 fn what_breaks_the_protocol_cuts_off_and_what_is_in_order_does_not() {
     assert_eq!(cut_by(|_| {}), None);
-    // One message was sent: there is room for four more.
+    // One message was sent, so there is room for four more.
     assert_eq!(cut_by(|put| put(SUBMITTED, 6)), Some(CutReason::Index));
     assert_eq!(cut_by(|put| put(SUBMITTED, 0)), Some(CutReason::Index));
     assert_eq!(cut_by(|put| put(SUBMITTED, u64::MAX)), Some(CutReason::Index));
-    // The slots behind it are zeros.
+    // The slots after it are zeros.
     assert_eq!(cut_by(|put| put(SUBMITTED, 5)), Some(CutReason::Descriptor));
     let at_second = |put: &dyn Fn(usize, u64), head: u64, last: u64| {
         put(FIRST_SLOT + 8, head);
@@ -100,7 +100,7 @@ fn grants_and_operations_that_no_honest_process_asks_for_cut_off() {
     assert_eq!(grant(8, 1, 0, 8), Some(CutReason::Descriptor));
     assert_eq!(cut([3 << 32, 0, 0, 1, 0, 0, 0, 0]), Some(CutReason::Grant));
     assert_eq!(cut([3 << 32, 0, 0, 1 << 40, 0, 0, 0, 0]), Some(CutReason::Grant));
-    // A WRITE, a WRITE with an immediate, a READ, and both atomics, by a grant that is not there.
+    // A WRITE, a WRITE with an immediate, a READ, and both atomics, with a grant that does not exist.
     for kind in [17, 18, 19] {
         let operation = |bytes: u64, own| cut([kind << 32 | bytes, 1, 5, 1, 0, own, 0, 0]);
         assert_eq!((operation(64, arena - 64), operation(0, arena)), (None, None));
@@ -168,7 +168,7 @@ fn an_outcome_of_another_length_than_was_asked_for_is_a_fault_and_is_reported() 
         });
         read.unwrap();
         assert_eq!(ends, [(!is_right).then_some(UndeliveredReason::Unknown)]);
-        // Another one that nobody asked for changes nothing.
+        // A further answer without a question changes nothing.
         assert!(world.routers[0].take_frame(NodeNumber(1), &bytes).is_ok());
     }
 }
@@ -242,7 +242,7 @@ fn a_peer_daemon_that_breaks_the_protocol_is_refused() {
         Err(PeerFault::Frame)
     );
     assert_eq!(router.take_frame(NodeNumber(1), &[0; 64]), Err(PeerFault::Frame));
-    // Answers about messages that nobody sent change nothing.
+    // Answers about messages that were not sent change nothing.
     for said in [Said::Delivered, Said::Gone(GoneReason::Died)] {
         let answer = Frame {
             said,

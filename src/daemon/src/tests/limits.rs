@@ -1,4 +1,4 @@
-//! Back-pressure, ends and limits, one at a time.
+//! Tests of backpressure, ends and limits, one at a time.
 
 use super::world::{KEY, World, at, request, user};
 use crate::endpoint::{Endpoint, EndpointEvent};
@@ -7,7 +7,7 @@ use crate::name::{JobKey, NodeNumber};
 use crate::reason::{AttachRefusal, GoneReason, UndeliveredReason};
 use crate::router::{Router, RouterLimits};
 
-/// Sends until nothing more is taken, and says how many were.
+/// Sends until nothing more is accepted, and returns the number of accepted messages.
 fn fill(world: &mut World, from: usize, to: crate::name::EndpointAddress) -> usize {
     let mut sent = 0;
     for _ in 0..200 {
@@ -26,7 +26,8 @@ fn a_slow_receiver_blocks_its_own_senders_alone() {
     let (here, slow) = (world.attach(0, 1, 0).unwrap(), world.attach(0, 1, 1).unwrap());
     let (away, other) = (world.attach(1, 1, 0).unwrap(), world.attach(1, 1, 1).unwrap());
     world.processes[slow].is_reading = false;
-    // A ring of the receiver and one of the sender; between nodes, the pair's credits, too.
+    // The ring of the receiver, and the ring of the sender. Between nodes, the credits of the pair
+    // are added.
     assert_eq!(fill(&mut world, here, at(0, 1)), 4 + 4);
     assert_eq!(fill(&mut world, away, at(0, 1)), 16 + 4);
     for _ in 0..50 {
@@ -84,7 +85,7 @@ fn messages_of_other_nodes_that_wait_are_bounded_by_the_bytes_of_their_user() {
         world.processes[slow].is_reading = false;
         for sender in &senders {
             for _ in 0..30 {
-                // The credits of a pair end first for the first one.
+                // The first sender reaches the limit of the pair's credits first.
                 let _ = world.send(*sender, at(0, 0), 0);
                 world.settle();
             }
@@ -104,7 +105,7 @@ fn messages_of_other_nodes_that_wait_are_bounded_by_the_bytes_of_their_user() {
         senders
             .iter()
             .for_each(|sender| world.processes[*sender].undelivered.clear());
-        // All has its room again once it is read.
+        // All room is free again once everything is read.
         world.processes[slow].is_reading = true;
         world.settle();
         assert_eq!(world.routers[0].kept(), 0);
@@ -147,7 +148,7 @@ fn an_end_is_reported_with_its_reason_to_the_endpoints_that_met_it_alone() {
         for stranger in strangers {
             assert_eq!(world.processes[stranger].gone, []);
         }
-        // The name is free, and another process that has it is somebody else.
+        // The name is free, and another process takes it.
         let next = world.attach(0, 1, 0).unwrap();
         world.send(near, at(0, 0), 0);
         world.settle();
@@ -163,20 +164,21 @@ fn a_lost_node_ends_what_was_under_way_as_unknown() {
     world.send(near, at(1, 0), 0);
     world.settle();
     world.processes[far].is_reading = false;
-    // The ring of the receiver, the pair's credits, and the ring of the sender.
+    // The ring of the receiver, the credits of the pair, and the ring of the sender.
     assert_eq!(fill(&mut world, near, at(1, 0)), 4 + 16 + 4);
     for (own, lost) in [(0, 1), (1, 0)] {
         world.routers[own].lose_node(NodeNumber(lost));
     }
     world.frames.clear();
-    // New credits, of which those that were lost hold none. Four wait in the ring of the sender.
+    // The pair has new credits. Lost messages hold none of them. Four messages wait in the ring of
+    // the sender.
     assert_eq!(fill(&mut world, near, at(1, 0)), 16);
     world.processes[far].is_reading = true;
     world.settle();
     assert_eq!(world.processes[near].gone, [(at(1, 0), GoneReason::NodeLost)]);
     let unknown = world.processes[near].undelivered.len();
     assert_eq!(unknown, 16, "those that the receiver's daemon kept");
-    // With new credits, all goes on.
+    // With new credits, everything continues.
     let received = world.processes[far].received;
     assert!(fill(&mut world, near, at(1, 0)) > 100);
     assert!(world.processes[far].received > received + 100);
@@ -202,7 +204,7 @@ fn names_keys_users_and_numbers_of_clients_are_held_to_their_limits() {
     assert!(attach(1, 1, KEY, 0).is_ok());
     assert_eq!(attach(1, 1, KEY, 0), Err(AttachRefusal::NameTaken));
     assert_eq!(attach(1, 1, JobKey([8; 16]), 1), Err(AttachRefusal::JobKey));
-    // The same job of another user is another job.
+    // The same job number of another user is another job.
     assert!(attach(1, 2, JobKey([8; 16]), 0).is_ok());
     assert_eq!(attach(1, 3, KEY, 0), Err(AttachRefusal::TooManyOfUser));
     assert!(attach(2, 1, JobKey([9; 16]), 0).is_ok());
@@ -319,7 +321,7 @@ fn an_answer_to_a_process_that_is_gone_is_none_for_the_next_of_its_name() {
     world.send(next, at(1, 0), 0);
     world.processes[next].endpoint.flush();
     world.poll(0);
-    // The answer to the first message comes; the second message and its answer never do.
+    // The answer to the first message arrives. The second message and its answer never do.
     world.poll(1);
     let back: Vec<_> = world
         .frames

@@ -1,4 +1,4 @@
-//! Daemons on simulated hosts with two rails, in virtual time: the shipped links carry their frames.
+//! Daemons on simulated hosts with two rails, in virtual time. Real links carry their frames.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::name::NodeNumber;
 use crate::peers::Peers;
 use crate::reason::{GoneReason, UndeliveredReason};
 
-/// Longer than anything takes, in polls of everybody.
+/// Maximum number of polls of all routers and clients. Everything takes less.
 const POLLS_MAX: usize = 200_000;
 
 type OnHost = Peers<Host, Host>;
@@ -62,7 +62,7 @@ impl Nodes {
         }
     }
 
-    /// Polls everybody until it is done.
+    /// Polls everything until the condition holds.
     fn until(&mut self, what: &str, is_done: impl Fn(&World) -> bool) {
         for _ in 0..POLLS_MAX {
             if is_done(&self.world) {
@@ -73,7 +73,7 @@ impl Nodes {
         panic!("not in time: {what}");
     }
 
-    /// Polls everybody until the first node has so many links.
+    /// Polls everything until the number of links of the first node is right.
     fn until_links(&mut self, is_right: impl Fn(usize) -> bool) {
         for _ in 0..POLLS_MAX {
             if is_right(self.peers[0].links()) {
@@ -126,7 +126,7 @@ fn messages_of_many_processes_share_four_links_each_way_which_are_made_when_they
         nodes.until("messages", |world| count(world) == sent);
     }
     assert!(sent > 200);
-    // Four that were begun here, and as many of the other node, for its answers.
+    // Four links that this node connected, and as many that the other node connected for its answers.
     let links = nodes.peers[0].links();
     assert!((2..=8).contains(&links), "{links}");
     nodes.world.check();
@@ -153,7 +153,8 @@ fn an_end_and_a_refusal_come_from_another_node_with_their_reasons() {
 
 #[test]
 fn a_daemon_that_starts_anew_is_one_loss_and_all_goes_on() {
-    // The next daemon says so by its first link, by its handle, or by both; something is sent while it is not there, or not.
+    // The next daemon is detected by its first link, by its handle, or by both. A message is sent while it is absent, or
+    // not.
     for (speaks_first, is_sent_meanwhile) in [(false, false), (false, true), (true, false), (true, true)] {
         let fabric = Fabric::new();
         let mut nodes = Nodes::new(&fabric, 2);
@@ -163,7 +164,7 @@ fn a_daemon_that_starts_anew_is_one_loss_and_all_goes_on() {
         nodes.world.send(far, at(0, 0), 0);
         let both = |world: &World| world.processes[near].received == 1 && world.processes[far].received == 1;
         nodes.until("a message each way", both);
-        // The daemon of the other node dies with its clients; its successor has another handle.
+        // The daemon of the other node dies with its clients. The next daemon has another handle.
         nodes.world.processes[far].is_alive = false;
         let (next, handle) = peers_on(&nodes.hosts[1]);
         let mut limits = World::new(2);
@@ -176,7 +177,7 @@ fn a_daemon_that_starts_anew_is_one_loss_and_all_goes_on() {
         let again = nodes.world.attach(1, 1, 0).unwrap();
         if is_sent_meanwhile {
             nodes.world.send(near, at(1, 0), 0);
-            // An attempt by the handle of before comes to nothing.
+            // An attempt with the old handle fails.
             nodes.until_links(|links| links > 0);
             nodes.until_links(|links| links == 0);
         }

@@ -1,4 +1,4 @@
-//! Operations on arenas, one thing at a time: rights, order, room, ends.
+//! Tests of operations on arenas, one subject at a time: rights, order, room, ends.
 
 use doorbell::RemoteAccess;
 use doorbell::interprocess::SharedBytes as _;
@@ -13,7 +13,7 @@ use crate::reason::{GoneReason, UndeliveredReason};
 
 const KINDS: [Kind; 4] = [Kind::Write, Kind::WriteWithImmediate, Kind::Read, Kind::Add];
 
-/// An owner, and a process on the same node or on another.
+/// Creates an owner, and a process on the same node or on another.
 fn pair(far: bool) -> (World, usize, usize) {
     let mut world = World::new(2);
     let owner = world.attach(0, 1, 0).unwrap();
@@ -21,7 +21,7 @@ fn pair(far: bool) -> (World, usize, usize) {
     (world, owner, other)
 }
 
-/// The same, and a grant of the owner's to the other one.
+/// Does the same, and grants the owner's memory to the other process.
 fn granted(far: bool) -> (World, usize, usize, ArenaGrant) {
     let (mut world, owner, other) = pair(far);
     let to = name(&world, other);
@@ -153,7 +153,7 @@ fn an_arrival_without_room_waits_and_writes_nothing_before() {
             u64::from_le_bytes(word) & 0xffff
         };
         assert_eq!(word(&world), 3);
-        // A third process that writes without a number waits for nobody.
+        // A third process that writes without a number does not wait.
         let third = world.attach(1, 1, 5).unwrap();
         world.processes[owner].is_reading = true;
         world.settle();
@@ -211,7 +211,7 @@ fn a_process_that_does_not_read_gets_no_more_operations_than_its_ring_has_room_f
             world.processes[other].endpoint.flush();
             world.settle();
         }
-        // Four are reported, as many wait, and the rest stay in its ring.
+        // Four are reported, four wait, and the rest stay in its ring.
         let counts = world.routers[0].counts().operations;
         assert_eq!(counts, 8);
         world.processes[other].is_reading = true;
@@ -331,7 +331,7 @@ fn a_client_is_refused_what_the_daemon_would_cut_it_off_for() {
     assert_eq!((ended, world.cuts.len()), (1, 0));
 }
 
-/// A frame of an endpoint of another node for the first one here.
+/// Creates a frame from an endpoint of another node to the first endpoint here.
 fn frame(said: Said, from: u32, number: u64) -> Frame {
     Frame {
         said,
@@ -347,7 +347,7 @@ fn frame(said: Said, from: u32, number: u64) -> Frame {
     }
 }
 
-/// So many endpoints of another node may read all of an arena here.
+/// Lets this number of endpoints of another node read the whole arena of a process here.
 fn lent(readers: u32) -> (World, usize, Vec<ArenaGrant>) {
     let mut world = World::new(2);
     let owner = world.attach(0, 1, 0).unwrap();
@@ -366,7 +366,7 @@ fn lent(readers: u32) -> (World, usize, Vec<ArenaGrant>) {
     (world, owner, grants)
 }
 
-/// Asks for all of what is lent to an endpoint of another node.
+/// Requests everything that is granted to an endpoint of another node.
 fn ask(world: &mut World, grant: &ArenaGrant, (from, number): (u32, u64)) {
     let read = Asked {
         action: Action::Read,
@@ -382,7 +382,7 @@ fn ask(world: &mut World, grant: &ArenaGrant, (from, number): (u32, u64)) {
     world.routers[0].take_frame(NodeNumber(1), &bytes).unwrap();
 }
 
-/// Messages behind a READ that waits for its link come behind it, and in order, however slowly they are read.
+/// Messages behind a READ that waits for its link arrive after it, in order, however slowly they are read.
 #[test]
 fn messages_behind_a_read_that_waits_for_its_link_stay_in_order() {
     const LAST: u32 = 64;
@@ -399,7 +399,7 @@ fn messages_behind_a_read_that_waits_for_its_link_stay_in_order() {
     while world.poll(0) {}
     let mut came = Vec::new();
     while came.len() < 13 {
-        // The ring of its owner is full in between, and is looked at more than once.
+        // The ring of its owner fills up in between, and is polled more than once.
         for _ in 0..20 {
             world.routers[0].send_frames(|_, _, _| true);
             world.poll(0);
@@ -426,7 +426,7 @@ fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
         }
     }
     while world.poll(0) {}
-    // Now all lanes are full. READs wait for them, and nobody waits for those READs.
+    // All lanes are full. READs wait for them, and nothing else waits for these READs.
     let other = world.attach(0, 1, 1).unwrap();
     let sender = &mut world.processes[other].endpoint;
     sender.send(at(0, 0), b"no READ").unwrap();
@@ -440,7 +440,7 @@ fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
     assert_eq!(received, 1);
     let mut answers = 0;
     while answers < asked {
-        // Four lanes of 4 MiB, each with a last frame beyond that.
+        // Four lanes of 4 MiB, each with one frame that exceeds the limit.
         let waiting = world.routers[0].frame_bytes();
         assert!(
             waiting <= 4 * ((4 << 20) + (ARENA_BYTES as usize + 256)),

@@ -1,7 +1,8 @@
-//! The oracle of arenas: who wrote which byte by which grant, each operation once, and in order with messages.
+//! The oracle of arenas. It knows which process wrote which byte with which grant. It checks that each operation is executed once, and
+//! in order with messages.
 //!
-//! Each grant has 32 bytes that no other grant ever has: a word for atomics, and three words for WRITEs. Each word of a WRITE says which
-//! process wrote it, and the number of the operation.
+//! Each grant has 32 bytes that no other grant ever has: one word for atomics, and three words for WRITEs. Each word of a WRITE encodes
+//! the process that wrote it, and the number of the operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +15,13 @@ use crate::name::EndpointAddress;
 use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
 use crate::reason::UndeliveredReason;
 
-/// Bytes of a grant.
+/// Number of bytes of a grant.
 pub(crate) const GRANT_BYTES: usize = 32;
 
-/// Bytes of what a WRITE writes, behind the word of a grant.
+/// Number of bytes of a WRITE, which follow the word for atomics.
 const WRITTEN_BYTES: usize = 24;
 
-/// The own memory of a process for its operations lies behind its grants.
+/// Offset of the memory that a process uses as source and target of its own operations. It follows its grants.
 const OWN: usize = (1 << 14) - 1024;
 
 /// An event about arenas.
@@ -59,11 +60,11 @@ pub(crate) struct Given {
     pub(crate) to: EndpointAddress,
     access: RemoteAccess,
     offset: usize,
-    /// The bytes when its end was reported.
+    /// The bytes when the end of the grant was reported.
     ended: Option<[u8; GRANT_BYTES]>,
 }
 
-/// Knowledge of one process.
+/// The knowledge of one process.
 #[derive(Default)]
 pub(crate) struct OneSided {
     asked: BTreeMap<u64, Asked>,
@@ -76,13 +77,13 @@ pub(crate) struct OneSided {
 }
 
 impl OneSided {
-    /// The operations without an end, in order, each with the owner of the arena.
+    /// Returns the operations without an outcome, in order, each with the owner of the arena.
     pub(super) fn open(&self) -> impl Iterator<Item = (u64, EndpointAddress)> {
         let open = self.asked.iter().filter(|(_, asked)| asked.end.is_none());
         open.map(|(number, asked)| (*number, asked.grant.owner))
     }
 
-    /// Notes that an operation was not carried out. `false` if the number is of none.
+    /// Records that an operation was not executed. Returns `false` if the number belongs to no operation.
     pub(crate) fn refused(&mut self, to: EndpointAddress, number: u64, reason: UndeliveredReason) -> bool {
         let Some(asked) = self.asked.get_mut(&number) else {
             return false;
@@ -138,11 +139,11 @@ impl World {
         owner.endpoint.revoke(grant).is_ok()
     }
 
-    /// Asks for an operation, with an oracle of its bytes. Returns its number.
+    /// Submits an operation, and records its bytes. Returns its number.
     pub(crate) fn operate(&mut self, process: usize, grant: &ArenaGrant, kind: Kind) -> Option<u64> {
         let client = &mut self.processes[process];
         let number = client.endpoint.submitted();
-        // Each operation on its way has bytes of its own.
+        // Each operation in flight has bytes of its own.
         let own = OWN + (number as usize % 32) * 32;
         let is_busy = client
             .one_sided
@@ -190,7 +191,7 @@ impl World {
         }
     }
 
-    /// Takes an event about arenas.
+    /// Handles an event about arenas.
     pub(super) fn seen(&mut self, process: usize, seen: Seen) {
         if self.processes[process].is_hostile {
             return;
@@ -222,7 +223,7 @@ impl World {
                 if self.is_hostile(from, process) {
                     return;
                 }
-                // The bytes are there before the number: these, or later ones.
+                // The bytes are written before the number is reported: these, or later ones.
                 assert!(
                     word & 0xffff_ffff >= u64::from(immediate),
                     "{word:#x} after {immediate}"
@@ -243,7 +244,7 @@ impl World {
         }
     }
 
-    /// Notes that the daemon ended: operations from this number on are unknown, and all grants have ended.
+    /// Records that the daemon ended. The outcome of operations from this number on is unknown, and all grants have ended.
     pub(super) fn restarted(&mut self, process: usize, unknown_from: u64) {
         let given = self.processes[process].one_sided.given.len();
         for at in 0..given {
@@ -270,7 +271,7 @@ impl World {
         named.any(|other| other.is_hostile)
     }
 
-    /// Each word is zero, or of one process that the grant was for, of the owner's job, and all words are of one operation.
+    /// Checks that all words are zero, or belong to one operation of a process of the owner's job for which the grant was made.
     fn check_words(&self, bytes: &[u8], owner: EndpointAddress, grant: &ArenaGrant) {
         let words: BTreeSet<_> = bytes
             .chunks(8)
@@ -301,7 +302,7 @@ impl World {
         assert_eq!(words.len(), 1, "torn");
     }
 
-    /// Checks, once all has come to rest, what is in the arenas, and that each operation has one end.
+    /// Checks the content of the arenas when everything is at rest, and that each operation has one outcome.
     pub(super) fn check_arenas(&self) {
         for (index, process) in self.processes.iter().enumerate() {
             for (number, asked) in &process.one_sided.asked {
@@ -330,7 +331,7 @@ impl World {
                 } else if !is_spoiled {
                     self.check_words(&bytes[8..], process.address, &given.grant);
                 }
-                // Each addition once, and each that is done fetched another value.
+                // Each addition is executed once, and each completed one fetched a different value.
                 let (mut fetched, mut unknown) = (BTreeSet::new(), 0);
                 let adders = self.processes.iter().filter(|other| other.job == process.job);
                 for adder in adders {

@@ -1,4 +1,4 @@
-//! Everything at once, from a seed.
+//! All operations at once, chosen by a seed.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::reason::GoneReason;
 
 const NODES: u32 = 3;
 
-/// Returns the ends of transfers.
+/// Runs a seed, and returns the ends of transfers.
 fn run(seed: u64) -> Vec<ArenaTransferEnd> {
     let mut chance = Chance::new(seed);
     let mut world = World::new(NODES);
@@ -73,7 +73,7 @@ fn run(seed: u64) -> Vec<ArenaTransferEnd> {
                 }
             }
             19..=23 => {
-                // A grant of anybody, for anybody, of any job.
+                // A grant of any process, for any process, of any job.
                 let owner = chance.below(world.processes.len());
                 let given = &world.processes[owner].one_sided.given;
                 if !given.is_empty() && world.processes[process].is_alive {
@@ -121,7 +121,7 @@ fn run(seed: u64) -> Vec<ArenaTransferEnd> {
         process.is_reading = true;
     }
     world.settle();
-    // Transfers that nobody took, or whose other process is gone, end by their deadlines.
+    // Transfers that no process took, or whose other process is gone, end at their deadlines.
     world.now = Instant::from_ns(1 << 40);
     world.settle();
     world.check();

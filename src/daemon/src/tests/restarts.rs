@@ -1,4 +1,4 @@
-//! A daemon that dies at any point of its turn, and the next one.
+//! A daemon dies at each point of a turn, and the next one starts.
 
 use doorbell::RemoteAccess;
 
@@ -22,10 +22,10 @@ fn what_was_done_is_known_as_done_wherever_the_daemon_dies() {
         world.operate(sender, &grant, Kind::Add);
         world.processes[sender].endpoint.flush();
         world.restart(0, parts);
-        // Published is received, whether or not the sender could know it.
+        // A published message is received, whether or not its sender could know that.
         assert_eq!(world.processes[receiver].received, 2 + u64::from(parts > 1));
         assert_eq!(world.processes[sender].one_sided.completed, u64::from(parts > 1));
-        // The rest of a dead daemon comes to nobody.
+        // Messages that a dead daemon kept are received by no process.
         world.settle();
         assert_eq!(world.processes[receiver].received, 2 + u64::from(parts > 1));
         world.send(sender, at(0, 1), 3);
@@ -53,7 +53,7 @@ fn what_was_on_its_way_to_another_node_is_unknown_and_what_arrived_is_done() {
     world.send(near, at(1, 0), 0);
     world.settle();
     world.processes[far].is_reading = false;
-    // The receiver's ring is full, and its daemon keeps two more.
+    // The ring of the receiver is full, and its daemon holds two more messages.
     for _ in 0..6 {
         world.send(near, at(1, 0), 0);
         world.settle();
@@ -83,7 +83,8 @@ fn a_report_that_waits_for_room_is_not_taken_for_an_outcome() {
         world.processes[sender].endpoint.flush();
         world.settle();
     }
-    // Four refusals are reported, and four wait in the daemon, which dies: these are unknown, and not delivered.
+    // Four refusals are reported, and four wait in the daemon, which dies. The outcome of the latter is unknown,
+    // and they are not delivered.
     world.restart(0, 3);
     assert_eq!(world.processes[sender].undelivered.len(), 4);
     world.settle();

@@ -1,7 +1,7 @@
-//! Transfers: which bytes arrive, that memory is out of reach once it is given back, and each way in which one ends.
+//! Tests of transfers: which bytes arrive, that memory is not written after it is given back, and each way in which a transfer ends.
 //!
-//! Everybody has four places to give from, and four to take into. Bytes that are offered say who offers them, and are spoiled as soon as
-//! the giver has them back.
+//! Each process has four ranges to give from, and four to take into. Offered bytes encode their giver. The giver overwrites them as soon
+//! as it has them back.
 
 use doorbell::Deadline;
 use doorbell::interprocess::SharedBytes as _;
@@ -14,22 +14,22 @@ use crate::one_sided::{ArenaOffer, ArenaRange};
 use crate::reason::{GoneReason, UndeliveredReason};
 use crate::router::{Router, RouterLimits};
 
-/// The most bytes of a transfer here: eight parts.
+/// Maximum number of bytes of a transfer here: eight parts.
 const BYTES: usize = 2048;
 const PLACES: usize = 4;
 const GIVE: usize = 1 << 14;
 const TAKE: usize = GIVE + PLACES * BYTES;
 const SPOILED: u8 = 0xee;
 
-/// A place to give from or to take into.
+/// A range to give from or to take into.
 #[derive(Clone, Default)]
 struct TransferSlot {
     open: Option<(ArenaTransfer, Option<Offered>)>,
-    /// The bytes at the end of the last transfer into it.
+    /// The bytes at the end of the last transfer into the range.
     taken: Option<Vec<u8>>,
 }
 
-/// An offer, with the process that made it and its number there.
+/// An offer, with the process that made it, and its number there.
 #[derive(Clone, Copy)]
 pub(crate) struct Offered {
     offer: ArenaOffer,
@@ -68,7 +68,7 @@ impl World {
         assert!(arena.copy_in(offset, bytes));
     }
 
-    /// Offers so many bytes from the first free place.
+    /// Offers this number of bytes from the first free range.
     fn offer(
         &mut self,
         process: usize,
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Takes an offer into the first free place.
+    /// Takes an offer into the first free range.
     fn take(&mut self, process: usize, offered: Offered, deadline: Deadline) -> Option<ArenaTransfer> {
         let slots = &self.processes[process].transfers;
         let place = slots.taken.iter().position(|place| place.open.is_none())?;
@@ -119,7 +119,7 @@ impl World {
         Some(id)
     }
 
-    /// Nothing is written into a place after the end of its transfer.
+    /// Checks that nothing was written into a range after the end of its transfer.
     fn check_place(&self, process: usize, place: usize) {
         if let Some(taken) = &self.processes[process].transfers.taken[place].taken {
             let is_same = *taken == self.bytes_of(process, TAKE + place * BYTES, BYTES);
@@ -160,7 +160,7 @@ impl World {
         self.processes[process].transfers.taken[place].taken = Some(there);
     }
 
-    /// Checks, once all deadlines have passed, that each transfer has ended.
+    /// Checks that each transfer has ended when all deadlines have passed.
     pub(super) fn check_transfers(&self) {
         for (index, process) in self.processes.iter().enumerate() {
             if process.is_hostile || !process.is_alive {
@@ -192,7 +192,7 @@ impl World {
         let job = self.processes[giver].job;
         let meant =
             |other: &super::world::Process| other.address == offered.to && other.job == job && other.is_alive;
-        // Now and then somebody takes what was offered to another one.
+        // Sometimes a process takes an offer that was made to another one.
         let named = self.processes.iter().position(meant);
         let takes = named.filter(|_| !chance.one_in(8)).unwrap_or(giver);
         if self.processes[takes].is_alive {
@@ -215,7 +215,7 @@ impl World {
     }
 }
 
-/// A giver, a taker on the same node or another one, and a transfer between both that is not done.
+/// Starts an unfinished transfer between a giver and a taker, which is on the same node or on another.
 fn begun(far: bool, parts: usize) -> (World, (usize, ArenaTransfer), (usize, ArenaTransfer)) {
     let mut world = World::new(2);
     let giver = world.attach(0, 1, 0).unwrap();
@@ -254,7 +254,7 @@ fn all_bytes_arrive_and_both_sides_learn_of_it() {
         world.settle();
         assert_eq!(world.end_of(giver, given), Some(ArenaTransferEnd::Done));
         assert_eq!(world.end_of(taker, taken), Some(ArenaTransferEnd::Done));
-        // A ring of four slots has one transfer of two parts at a time, and 64 transfers get through.
+        // A ring of four slots holds one transfer of two parts at a time, and still 64 transfers succeed.
         for _ in 0..64 {
             let long = after(&world, 1 << 30);
             let to = world.processes[taker].address;
@@ -283,10 +283,10 @@ fn each_side_can_end_it_and_the_other_one_learns_why() {
                 if giver_ends {
                     core::mem::swap(&mut one, &mut other);
                 }
-                // `one` ends it.
+                // `one` ends the transfer.
                 let ours = if by_deadline {
                     world.now = Instant::from_ns(1 << 31);
-                    // The other side does not look at its clock meanwhile.
+                    // The other side does not check its clock meanwhile.
                     ArenaTransferEnd::Deadline
                 } else {
                     assert!(world.processes[one.0].endpoint.cancel(one.1));
@@ -323,7 +323,7 @@ fn the_death_of_either_process_ends_it_with_the_reason() {
             let end = world.end_of(other.0, other.1);
             let gone = [
                 Some(ArenaTransferEnd::Gone(GoneReason::Died)),
-                // A part that came after the end, and whose refusal is seen first.
+                // A part that arrived after the end. Its refusal is handled first.
                 Some(ArenaTransferEnd::Refused(UndeliveredReason::NoEndpoint)),
             ];
             assert!(gone.contains(&end), "{far} {parts} {giver_dies}: {end:?}");
@@ -342,7 +342,7 @@ fn a_transfer_that_is_done_stays_done_if_its_taker_ends_next() {
             world.poll(1);
             world.carry(9);
         }
-        // The report of its end is on its way, and the end of the process behind it.
+        // The report of its end is in flight, followed by the end of the process.
         world.poll(usize::from(far));
         world.kill(taker, GoneReason::Died);
         world.carry(9);
@@ -424,7 +424,7 @@ fn a_turn_ends_after_so_many_bytes_so_that_others_have_theirs() {
     let offered = world.processes[giver].transfers.offered[0];
     world.take(taker, offered, long);
     world.read(taker);
-    // Two parts are asked for: each has a turn of its own.
+    // Two parts are requested. Each takes a turn.
     for done in 1..=2 {
         world.poll(0);
         assert_eq!(world.routers[0].counts().operations, done);
@@ -442,7 +442,7 @@ fn transfers_of_one_process_ask_for_parts_in_turn() {
         world.offer(giver, at(0, 1), BYTES, long).unwrap();
         world.settle();
     }
-    // Two parts of all are on their way at a time: fewer than transfers.
+    // Two parts in total are in flight at a time: fewer than there are transfers.
     let taken: Vec<_> = (0..PLACES)
         .map(|at| {
             let offered = world.processes[giver].transfers.offered[at];
@@ -462,7 +462,7 @@ fn transfers_of_one_process_ask_for_parts_in_turn() {
     }
 }
 
-/// The giver reads nothing, and its ring is full: the end of the transfer reaches it once it reads, and the taker goes on meanwhile.
+/// The giver reads nothing, and its ring is full. It learns of the end of the transfer when it reads, and the taker continues meanwhile.
 #[test]
 fn a_giver_that_does_not_read_holds_up_no_taker() {
     for far in [false, true] {
@@ -476,7 +476,7 @@ fn a_giver_that_does_not_read_holds_up_no_taker() {
             world.processes[giver].endpoint.flush();
             world.settle();
         }
-        // Somebody else fills the ring of the giver, and is its only sender.
+        // Another process fills the ring of the giver, and is its only sender.
         let mut sent = 0;
         for _ in 0..10 {
             sent += u64::from(world.send(other, at(0, 0), 0));
@@ -499,7 +499,7 @@ fn a_giver_that_does_not_read_holds_up_no_taker() {
             "{far}: what the taker sends next"
         );
         assert_eq!(world.end_of(giver, given), None);
-        // The giver has not taken its range back, so the taker may take it again. The giver has no second report then.
+        // The giver has not taken its range back, so the taker may take it again. The giver then gets no second report.
         let offered = world.processes[giver].transfers.offered[0];
         for _ in 0..5 {
             let again = world.take(taker, offered, long).unwrap();

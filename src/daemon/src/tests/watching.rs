@@ -1,4 +1,4 @@
-//! The status of a router.
+//! Tests of the status of a router.
 
 use super::world::{World, at, request, user};
 use crate::endpoint::Endpoint;
@@ -7,7 +7,7 @@ use crate::reason::GoneReason;
 use crate::router::{ClientId, RouterCounts};
 use crate::status::{DaemonStatus, JobStatus, Traffic};
 
-/// The state of the first node, for a user or for all.
+/// Returns the status of the first node, for one user or for all.
 fn status(world: &World, of_user: Option<u32>) -> DaemonStatus {
     let nodes = crate::status::tests::status().nodes;
     let nodes = nodes.into_iter().map(|mut node| {
@@ -59,7 +59,8 @@ fn endpoints_have_what_they_exchanged_and_what_waits() {
     assert_eq!((&sender.traffic, &receiver.traffic), (&sent, &received));
     assert_eq!(before.counts.taken_bytes, bytes);
 
-    // The receiver's ring has four, and so has the sender's: the fifth waits there, and counts nowhere yet.
+    // The receiver's ring has four slots, and so has the sender's. The fifth message waits there, and is
+    // not counted yet.
     world.processes[slow].is_reading = false;
     let mut taken = 0;
     while world.send(here, at(0, 1), 0) {
@@ -76,7 +77,7 @@ fn endpoints_have_what_they_exchanged_and_what_waits() {
         bytes / 3 * 7,
         "a message that waits is not taken"
     );
-    // As many of another node as a pair has credits wait here, and are in flight there.
+    // As many messages of another node as a pair has credits wait here, and count as in flight there.
     let mut taken = 0;
     while world.send(away, at(0, 1), 0) {
         world.processes[away].endpoint.flush();
@@ -94,7 +95,7 @@ fn endpoints_have_what_they_exchanged_and_what_waits() {
     let end = status(&world, None);
     assert_eq!((end.kept, end.dropped, end.counts.answered), (0, 0, 20));
     assert_eq!((end.endpoints[0].queued, end.endpoints[1].waiting), (0, 0));
-    // The node ends with some of its messages here: they have an outcome there.
+    // The node ends while some of its messages are here. They have an outcome there.
     world.processes[slow].is_reading = false;
     while world.send(away, at(0, 1), 0) {
         world.processes[away].endpoint.flush();
@@ -109,7 +110,7 @@ fn endpoints_have_what_they_exchanged_and_what_waits() {
 fn a_user_sees_its_own_endpoints_and_a_job_keeps_what_its_ended_processes_exchanged() {
     let mut world = World::new(1);
     let (here, _) = (world.attach(0, 1, 0).unwrap(), world.attach(0, 1, 1).unwrap());
-    // The same job number of another user, on both sides of the order of users.
+    // The same job number of other users. In the order of users, one comes before and one after.
     let _others = [attach_of(&mut world, 0, 1, 0), attach_of(&mut world, 2, 1, 7)];
     assert!(world.send(here, at(0, 1), 0));
     world.processes[here].endpoint.flush();

@@ -13,7 +13,7 @@ use crate::packet::AttachRequest;
 use crate::reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
 use crate::router::{ClientId, Router, RouterLimits};
 
-/// Numbers from a seed.
+/// A generator of pseudorandom numbers.
 pub(crate) struct Chance(u64);
 
 impl Chance {
@@ -45,14 +45,14 @@ pub(crate) struct Process {
     pub(crate) endpoint: Endpoint,
     pub(crate) is_alive: bool,
     pub(crate) is_reading: bool,
-    /// It writes into its rings what it likes: nothing is promised about its messages.
+    /// Whether the process writes arbitrary words into its rings. Nothing is checked about its messages then.
     pub(crate) is_hostile: bool,
     /// Operations on arenas, and their outcomes.
     pub(crate) one_sided: OneSided,
     pub(crate) transfers: Slots,
-    /// Messages by receiver and number.
+    /// The messages by number, each with its receiver and outcome.
     sent: BTreeMap<u64, (EndpointAddress, Outcome)>,
-    /// The last number received of each sender, by the sender's index.
+    /// The last number received from each sender, by the index of the sender.
     last: BTreeMap<usize, u64>,
     pub(crate) gone: Vec<(EndpointAddress, GoneReason)>,
     pub(crate) undelivered: Vec<UndeliveredReason>,
@@ -63,7 +63,7 @@ pub(crate) struct Process {
 enum Outcome {
     None,
     Received,
-    /// Reported as undelivered for certain.
+    /// Reported as undelivered, for certain.
     Refused,
     /// Reported with an unknown outcome.
     Unknown,
@@ -96,7 +96,7 @@ pub(crate) fn user(uid: u32) -> Credentials {
     }
 }
 
-/// An arena of everybody in a world.
+/// Size of each arena of a world.
 pub(crate) const ARENA_BYTES: u64 = 1 << 15;
 
 pub(crate) fn request(job: u64, endpoint: u32) -> AttachRequest {
@@ -162,7 +162,7 @@ impl World {
         self.routers[address.node.0 as usize].detach(id, reason);
     }
 
-    /// Kills the daemon of a node in its next turn, behind so many of its parts, and starts another one, to which all processes come.
+    /// Kills the daemon of a node after this many parts of its next turn, and starts the next daemon, to which all processes attach.
     pub(crate) fn restart(&mut self, node: u32, parts: u32) {
         self.routers[node as usize].poll_parts(|_| {}, parts);
         let others: Vec<_> = (0..self.routers.len() as u32)
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// Sends a message that says who sent it; returns whether there was room.
+    /// Sends a message that names its sender. Returns whether there was room.
     pub(crate) fn send(&mut self, process: usize, to: EndpointAddress, padding: usize) -> bool {
         let sender = &mut self.processes[process];
         let next = sender.endpoint.submitted();
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// Takes all events of a process.
+    /// Handles all events of a process.
     pub(crate) fn read(&mut self, process: usize) {
         let (mut events, mut of_arenas) = (Vec::new(), Vec::new());
         let now = self.now;
@@ -329,7 +329,7 @@ impl World {
         }
     }
 
-    /// Moves frames between the routers, up to so many of each lane.
+    /// Moves frames between the routers, up to this many of each lane.
     pub(crate) fn carry(&mut self, most: usize) -> bool {
         let mut is_moved = false;
         for (own, router) in self.routers.iter_mut().enumerate() {
@@ -354,7 +354,7 @@ impl World {
         is_moved
     }
 
-    /// Polls a router, and notes the clients that it cut off.
+    /// Polls a router, and records the clients that it cut off.
     pub(crate) fn poll(&mut self, node: usize) -> bool {
         let router = &mut self.routers[node];
         let is_moved = router.poll(|_| {});
@@ -368,7 +368,7 @@ impl World {
         is_moved
     }
 
-    /// Lets everything come to rest: nothing may move for ever, and nothing that could move may wait.
+    /// Polls until everything is at rest. Fails if something never comes to rest. At rest, nothing that could move may wait.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             let mut is_moved = false;
@@ -391,8 +391,8 @@ impl World {
         panic!("something moves for ever");
     }
 
-    /// The first submission of a process that a hostile process holds up: one that spoiled its ring, and reads no more, blocks its
-    /// senders.
+    /// Returns the number of the first submission that a hostile process blocks. A process that corrupted its ring, and does not read
+    /// any more, blocks its senders.
     pub(super) fn blocked_at(&self, index: usize) -> u64 {
         let process = &self.processes[index];
         let is_hostile = |to: EndpointAddress| {
@@ -408,14 +408,14 @@ impl World {
         of_operations.map_or(of_messages, |(number, _)| number.min(of_messages))
     }
 
-    /// Checks, once all has come to rest and all have read, that each message has an outcome.
+    /// Checks that each message has an outcome, when everything is at rest and all have read.
     pub(crate) fn check(&self) {
         for router in &self.routers {
             assert_eq!(router.dropped(), 0, "lost without an outcome");
             assert_eq!(router.kept(), router.kept_in_queues(), "another count");
         }
         for (index, process) in self.processes.iter().enumerate() {
-            // Nothing is noted of the messages of a name that a hostile process ever had.
+            // Messages of a name that a hostile process ever had are not recorded.
             let has_name = |other: &Process| other.address == process.address && other.job == process.job;
             let is_hostile = self
                 .processes
@@ -433,7 +433,7 @@ impl World {
                 if *number >= blocked {
                     break;
                 }
-                // A message may lie unread in the ring of a process that ended. Its sender is told of that end.
+                // A message may remain unread in the ring of a process that ended. Its sender is told of that end.
                 let is_excused = of_name.clone().any(|other| !other.is_alive || other.is_hostile);
                 assert!(
                     *outcome != Outcome::None || is_excused,

@@ -1,4 +1,5 @@
-//! Strangers that come in crowds, send heaps and leave at any point: the daemon keeps nothing of them, and its clients go on.
+//! Many unknown clients connect, send many descriptors, and leave at any point. The daemon keeps no resources of them, and serves its
+//! clients.
 
 use core::mem;
 use core::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::hostile::{answer, connected, packet, try_send};
 use crate::{Daemon, at, attach, process, receives, request, soon};
 
-/// The most descriptors of a packet. Source: `linux/net/scm.h`.
+/// Maximum number of descriptors of a packet. Source: `linux/net/scm.h`.
 const DESCRIPTORS_MAX: usize = 253;
 
 /// Resources of a process, as the kernel counts them.
@@ -25,7 +26,7 @@ struct Held {
     descriptors: usize,
     threads: usize,
     mappings: usize,
-    /// Memory of its own alone.
+    /// Memory that the process does not share.
     own_kib: u64,
 }
 
@@ -43,7 +44,7 @@ impl Held {
         }
     }
 
-    /// Waits until a process holds no more than this. The C library keeps stacks and arenas of some threads that ended.
+    /// Waits until a process holds no more than this. The C library keeps stacks and arenas of some ended threads.
     fn is_all_of(&self, process: u32) {
         let deadline = soon();
         loop {
@@ -70,8 +71,8 @@ fn exchange(client: &mut Client) {
     receives(client);
 }
 
-/// One that leaves at this stage. Returns whether it came as far: it may be refused earlier, as another one is about to attach, or its name
-/// is taken.
+/// Connects a client that leaves at this stage. Returns whether it got that far. It may be refused earlier, if another client is about to
+/// attach, or if its name is taken.
 fn stranger(socket: &Path, stage: u32) -> bool {
     const ATTACHED: u8 = 4;
     let null = File::open("/dev/null").unwrap();
@@ -123,7 +124,7 @@ fn stranger(socket: &Path, stage: u32) -> bool {
     true
 }
 
-/// Strangers that leave at this stage, until one comes as far.
+/// Connects clients that leave at this stage, until one gets that far.
 fn strangers(socket: &Path, stage: u32) {
     let deadline = soon();
     while !stranger(socket, stage) {
@@ -140,7 +141,7 @@ fn strangers_that_leave_at_any_stage_leave_nothing_in_the_daemon() {
     let socket = folder.path().join("socket");
     let mut daemon = process("daemon", &socket);
     let mut client = attach(&socket, 0);
-    // The C library keeps some resources of the first of each kind, such as stacks of threads.
+    // The C library keeps some resources of the first client of each kind, such as stacks of threads.
     (0..11).for_each(|stage| strangers(&socket, stage));
     exchange(&mut client);
     let before = Held::by(daemon.id());
@@ -167,7 +168,7 @@ fn processes_that_come_and_go_without_end_leave_nothing_in_the_daemon() {
     let mut come_and_go = |rounds: u32| {
         for round in 0..rounds {
             let mut other = request(1 + round);
-            // Some have an arena, whose memory a thread gives back.
+            // The others have an arena, which a thread of the daemon unmaps.
             if round % 20 > 0 {
                 other.layout = layout();
             }
@@ -199,7 +200,7 @@ fn a_process_that_reads_no_packet_holds_up_nobody() {
     let (deadline, mut bytes, mut without_more) = (soon(), 0, 0);
     while without_more < 100 {
         assert!(!deadline.has_passed(doorbell::now()), "{bytes} bytes");
-        // It seems to sleep: each message for it is a packet in its socket, until that is full.
+        // Its flag tells that it sleeps. Each message for it then causes a packet in its socket, until the socket is full.
         let sleeps = deaf.endpoint().rings().flag(0).unwrap();
         sleeps.store(1, Ordering::Relaxed);
         client.send(at(1), b"to the deaf").unwrap();

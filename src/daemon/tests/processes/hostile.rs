@@ -1,4 +1,4 @@
-//! Processes that send to the daemon's socket what would hold it up.
+//! Processes that send packets to the daemon's socket that could block the daemon.
 
 use core::time::Duration;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::{Daemon, at, attach, receives, soon, until};
 
-/// A packet of a kind, with the sizes of an attach packet.
+/// Creates a packet of this kind, with the sizes of an attach packet.
 pub(crate) fn packet(kind: u8) -> [u8; 64] {
     let mut bytes = [0; 64];
     bytes[..8].copy_from_slice(&[0x64, 0x6f, 0x6f, 0x72, 0, 1, 0, kind]);
@@ -27,7 +27,7 @@ pub(crate) fn packet(kind: u8) -> [u8; 64] {
     bytes
 }
 
-/// A TCP socket whose last close waits for an hour: it lingers, and its peer takes nothing.
+/// Creates a TCP socket whose last close blocks for an hour: it lingers, and its peer reads nothing.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -47,7 +47,7 @@ pub(crate) fn connected(socket: &Path) -> OwnedFd {
     connection
 }
 
-/// The kind and the reason of a packet of the daemon.
+/// Receives a packet of the daemon, and returns its kind and reason.
 pub(crate) fn answer(connection: &OwnedFd) -> (u8, u8) {
     let mut answer = [0; 64];
     rustix::net::recv(connection, &mut answer[..], RecvFlags::empty()).unwrap();
@@ -59,7 +59,7 @@ fn send(connection: impl AsFd, bytes: &[u8], rights: &[BorrowedFd<'_>]) {
     try_send(connection, bytes, rights).unwrap();
 }
 
-/// The same for a connection that may be refused already.
+/// Does the same for a connection that may already be refused.
 pub(crate) fn try_send(
     connection: impl AsFd,
     bytes: &[u8],
@@ -74,14 +74,15 @@ pub(crate) fn try_send(
 
 #[test]
 fn a_descriptor_whose_close_waits_holds_up_nobody_else() {
-    // Refused by their packets, and by their descriptors.
+    // One is refused for its packet, the other for its descriptors.
     for (kind, reason) in [(2, 1), (1, 4)] {
         let (stream, peer) = lingering();
         let mut hostile = None;
         let daemon = Daemon::start_after(
             |config| config.attach_within = Duration::from_millis(50),
             |socket| {
-                // In the queue before the daemon looks, which then has the last copies.
+                // The packet is queued before the daemon polls, which then holds the last copies of
+                // the descriptor.
                 let connection = connected(socket);
                 send(&connection, &packet(kind), &[stream.as_fd(); 2]);
                 drop(stream);
@@ -89,7 +90,8 @@ fn a_descriptor_whose_close_waits_holds_up_nobody_else() {
             },
         );
         assert_eq!(answer(&hostile.unwrap()), (5, reason));
-        // While the descriptor is not closed, others of its user wait for their time, and are refused.
+        // Until the descriptor is closed, other connections of its user wait until their deadline, and
+        // are refused.
         assert_eq!(answer(&connected(&daemon.socket)), (5, 11));
         drop(peer);
         let mut client = attach(&daemon.socket, 0);
@@ -113,7 +115,7 @@ fn descriptors_of_a_client_cut_it_off() {
     });
     client.send(at(0), b"to itself").unwrap();
     receives(&mut client);
-    // The last close is this one, unless the daemon's is: it waits no longer once the peer is gone.
+    // This closes the last copy, or the daemon does. Neither blocks when the peer is gone.
     drop(peer);
     drop(stream);
 }
@@ -126,7 +128,7 @@ fn a_client_that_wakes_the_daemon_without_end_is_cut_off() {
     let deadline = soon();
     let cut = loop {
         for _ in 0..8 {
-            // Its queue may be full, or the end is there.
+            // The queue may be full, or the connection may have ended.
             let _ = rustix::net::send(
                 villain.as_fd(),
                 &packet(3),

@@ -1,6 +1,6 @@
-//! A daemon and real processes: attaching, messages, sleep, death, and refusals on the socket.
+//! Tests of a daemon with real processes: attaching, messages, sleep, death, and refusals on the socket.
 //!
-//! A process is this program again, with its part in a variable.
+//! A process is this program again. A variable names its part.
 
 use core::time::Duration;
 use std::io::{Read as _, Write as _};
@@ -65,7 +65,7 @@ impl Daemon {
         Self::start_after(change, |_| {})
     }
 
-    /// The same, once something was done at its socket, where it listens.
+    /// Does the same, and first calls `before` with the path of the socket.
     fn start_after(change: impl FnOnce(&mut ServerConfig), before: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
@@ -104,12 +104,12 @@ impl Drop for Daemon {
     }
 }
 
-/// Another process with this part, once it has said that it is ready.
+/// Starts another process with this part, and waits until it reports that it is ready.
 fn process(part: &str, socket: &Path) -> Child {
     process_of(part, socket, |command| command)
 }
 
-/// The same, of another user, say.
+/// Does the same, with a change of the command, such as another user.
 fn process_of(part: &str, socket: &Path, change: impl FnOnce(&mut Command) -> &mut Command) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let mut child = change(&mut command)
@@ -127,7 +127,7 @@ fn process_of(part: &str, socket: &Path, change: impl FnOnce(&mut Command) -> &m
     child
 }
 
-/// Events until one of them is what is waited for.
+/// Handles events until one of them is the expected one.
 fn until(client: &mut Client, what: &str, mut is_it: impl FnMut(EndpointEvent<'_>) -> bool) {
     let deadline = soon();
     let mut is_done = false;
@@ -137,7 +137,7 @@ fn until(client: &mut Client, what: &str, mut is_it: impl FnMut(EndpointEvent<'_
     }
 }
 
-/// Events until there is a message.
+/// Handles events until a message arrives.
 fn receives(client: &mut Client) {
     until(client, "a message", |event| {
         matches!(event, EndpointEvent::Received { .. })
@@ -167,7 +167,7 @@ fn part_of_another_process() {
     match part.as_str() {
         "gives" => transfers::gives(&mut client),
         "polls" | "asks" => sandboxed::polls(client, part == "asks"),
-        // Sends what comes back, for ever.
+        // Sends every message back, forever.
         "echo" | "hasty echo" => {
             if part == "hasty echo" {
                 client.set_reattach_within(Duration::from_secs(2));
@@ -181,7 +181,7 @@ fn part_of_another_process() {
                     }
                 });
                 woken.unwrap();
-                // The next wait publishes them.
+                // The next wait publishes these messages.
                 for (from, message) in back {
                     client.send(from, &message).unwrap();
                 }
@@ -214,7 +214,7 @@ fn processes_exchange_messages_and_a_kill_is_reported_with_its_reason() {
     };
     until(&mut client, "an end", |event| event == gone);
     other.wait().unwrap();
-    // Its name is free.
+    // The name is free.
     let next = attach(&daemon.socket, 1);
     client.send(at(1), b"to the next").unwrap();
     client.poll(|_| {}).unwrap();
@@ -229,7 +229,7 @@ fn a_farewell_is_reported_as_such_and_the_last_messages_come_before_it() {
     let daemon = Daemon::start(|_| {});
     let mut client = attach(&daemon.socket, 0);
     let mut other = attach(&daemon.socket, 1);
-    // More than a turn of the daemon moves.
+    // More than the daemon moves in a turn.
     for number in 0..60_u8 {
         other.send(at(0), &[number]).unwrap();
     }
@@ -354,7 +354,7 @@ fn packets_and_descriptors_that_are_none_are_refused_and_the_others_go_on() {
         bytes[23] = 9;
         bytes
     };
-    // The reason is the last byte of the four at 48.
+    // The reason is the last of the four bytes at 48.
     let cases: &[(&[u8], usize, u8)] = &[
         (b"nonsense", 0, 1),
         (&[0; 64], 0, 1),
@@ -443,7 +443,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Whether each addition has its end, and each message came there or has another one.
+    /// Whether each addition has an outcome, and each message was received there or has another outcome.
     fn is_settled(&self, there: &Self) -> bool {
         let mut messages = self.messages.iter();
         self.additions.is_empty()
@@ -453,7 +453,8 @@ impl Tally {
             })
     }
 
-    /// Takes the events of a short wait. A message of 8 bytes is a number; one of 16 bytes is the name of a grant.
+    /// Handles the events of a short wait. A message of 8 bytes is a number. A message of 16 bytes is the name of a
+    /// grant.
     fn wait(&mut self, client: &mut Client, time: Duration) {
         let woken = client.wait(within(time), |event| match event {
             EndpointEvent::Received { message, .. } => match <[u8; 16]>::try_from(message) {
@@ -491,7 +492,7 @@ impl Tally {
     }
 }
 
-/// Two clients go on while their daemon is killed again and again, and is replaced: names, memory and numbers stay.
+/// Two clients continue while their daemon is killed and replaced repeatedly. Names, memory and numbers are kept.
 #[test]
 fn clients_survive_the_death_of_their_daemon_and_nothing_comes_twice_or_is_lost_in_silence() {
     let folder = tempfile::tempdir().unwrap();
@@ -502,7 +503,7 @@ fn clients_survive_the_death_of_their_daemon_and_nothing_comes_twice_or_is_lost_
     let (mut ours, mut theirs) = (Tally::default(), Tally::default());
     let mut additions_unknown = 0;
     for round in 0..6_u64 {
-        // A grant of each daemon, whose name goes in a message.
+        // A grant is made at each daemon, and its name is sent in a message.
         let range = ArenaRange { offset: 0, bytes: 8 };
         let grant = loop {
             match other.grant(at(0), range, RemoteAccess::ALL) {
@@ -525,7 +526,7 @@ fn clients_survive_the_death_of_their_daemon_and_nothing_comes_twice_or_is_lost_
             ours.wait(&mut client, Duration::from_micros(100));
             theirs.wait(&mut other, Duration::from_micros(100));
         }
-        // In the middle of all that. The last one is replaced while it runs.
+        // The daemon is killed while operations are in flight. The last daemon is replaced while it runs.
         let before = ours.additions.len();
         let last = if round == 5 {
             let next = process("replacing", &socket);
@@ -545,7 +546,8 @@ fn clients_survive_the_death_of_their_daemon_and_nothing_comes_twice_or_is_lost_
             assert!(!deadline.has_passed(doorbell::now()), "no restart");
         }
     }
-    // The rest comes as soon as the daemon is run, and what should not come has this long.
+    // The remaining events arrive as soon as the daemon runs. This is also the time in which unexpected events
+    // would arrive.
     let (deadline, mut waits) = (soon(), 0);
     while waits < 50 || !ours.is_settled(&theirs) && !deadline.has_passed(doorbell::now()) {
         ours.wait(&mut client, Duration::from_millis(2));
@@ -583,7 +585,7 @@ fn clients_survive_the_death_of_their_daemon_and_nothing_comes_twice_or_is_lost_
     assert_eq!((client.address(), other.address()), (at(0), at(1)));
     daemon.kill().unwrap();
     daemon.wait().unwrap();
-    // Without another daemon, a client says so in its time.
+    // Without another daemon, a client reports that after its time limit.
     client.set_reattach_within(Duration::from_millis(50));
     let gone = loop {
         if let Err(error) = client.wait(soon(), |_| {}) {
@@ -593,7 +595,7 @@ fn clients_survive_the_death_of_their_daemon_and_nothing_comes_twice_or_is_lost_
     assert!(matches!(gone, ClientError::DaemonGone), "{gone}");
 }
 
-/// The file of the socket says to the next daemon that there was one, whose processes come back.
+/// The socket file tells the next daemon that there was a daemon before, whose processes attach again.
 #[test]
 fn a_message_for_a_process_that_is_not_back_yet_waits_after_an_orderly_end_too() {
     let folder = tempfile::tempdir().unwrap();
@@ -612,7 +614,7 @@ fn a_message_for_a_process_that_is_not_back_yet_waits_after_an_orderly_end_too()
     });
     client.send(at(1), b"waits").unwrap();
     client.poll(|_| {}).unwrap();
-    // It is refused at once, or waits.
+    // A message would be refused at once, or waits.
     client
         .wait(within(Duration::from_millis(50)), |event| panic!("{event:?}"))
         .unwrap();
@@ -620,13 +622,13 @@ fn a_message_for_a_process_that_is_not_back_yet_waits_after_an_orderly_end_too()
     drop(next);
 }
 
-/// A daemon that has no place for the question answers it once it has one.
+/// A daemon that has no room for the question answers when it has room.
 #[test]
 fn a_daemon_whose_places_are_taken_is_replaced_once_one_is_free() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let mut first = process("daemon", &socket);
-    // As many connections of one user as may say nothing. Each is refused after a second.
+    // As many silent connections as one user may have. Each is refused after a second.
     let address = rustix::net::SocketAddrUnix::new(&socket).unwrap();
     let silent: Vec<_> = (0..8)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! The name of a process that is stopped while its daemon ends and the next one begins.
+//! Tests of the name of a process that is stopped while its daemon ends and the next one starts.
 
 use core::time::Duration;
 use std::fs::{self, Permissions};
@@ -15,10 +15,10 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::{Daemon, at, attach, process, process_of, receives, request, soon, until};
 
-/// The user of no process here.
+/// A user without processes here.
 const NOBODY: u32 = 65_534;
 
-/// A daemon whose processes may take so long to come back. All users may attach.
+/// Starts a daemon whose processes may take this long to attach again. All users may attach.
 fn start(folder: &Path, reattach_within: Duration) -> Daemon {
     Daemon::start(|config| {
         config.socket = folder.join("socket");
@@ -27,7 +27,8 @@ fn start(folder: &Path, reattach_within: Duration) -> Daemon {
     })
 }
 
-/// Starts the next daemon while an echo is stopped. Returns it with the client that came to it.
+/// Starts the next daemon while an echo process is stopped. Returns the daemon, the client that
+/// attached to it, and the process.
 fn restarted(folder: &Path, part: &str, reattach_within: Duration) -> (Daemon, Client, Child) {
     fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
     let first = start(folder, Duration::ZERO);
@@ -50,7 +51,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
 }
 
-/// The reason why nobody attaches by a request.
+/// Returns the reason why a request is refused.
 fn refused(socket: &Path, request: &doorbell_daemon::AttachRequest) -> AttachRefusal {
     match Client::attach(socket, request, soon()) {
         Err(ClientError::Refused(reason)) => reason,
@@ -64,7 +65,7 @@ fn a_process_that_was_stopped_has_its_name_again_and_no_stranger_has_it() {
     let (next, mut client, mut echo) = restarted(folder.path(), "echo", Duration::from_secs(120));
     client.send(at(1), b"waits").unwrap();
     client.poll(|_| {}).unwrap();
-    // With another key, of another job, and of another user.
+    // The same name with another key, of another job, and of another user.
     let mut strange = request(1);
     strange.key = JobKey([9; 16]);
     assert_eq!(refused(&next.socket, &strange), AttachRefusal::JobKey);

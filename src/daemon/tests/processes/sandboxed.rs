@@ -1,4 +1,4 @@
-//! A process that may end, and nothing else: its messages and operations take no system call while the daemon polls.
+//! A process that may make no system call except to end. Its messages and operations need none while the daemon polls.
 
 use core::time::Duration;
 use std::io::Write as _;
@@ -15,7 +15,8 @@ use crate::{Daemon, at, attach, process, until};
 const ROUNDS: u32 = 200;
 const BYTES: usize = 8192;
 
-/// The part of the confined process: for a grant of endpoint 0 that comes in a message it runs operations, and sends each number back.
+/// The part of the confined process. For each grant of endpoint 0 that arrives in a message, it runs operations. It sends each number
+/// back.
 pub(crate) fn polls(mut client: Client, asks: bool) {
     std::io::stderr().write_all(b"R").unwrap();
     Confinement::default().enter().unwrap();
@@ -56,7 +57,7 @@ pub(crate) fn polls(mut client: Client, asks: bool) {
 #[test]
 fn a_process_that_may_do_nothing_but_end_exchanges_messages_and_reaches_memory() {
     for asks in [false, true] {
-        // The daemon never sleeps, so nobody has to wake it.
+        // The daemon never sleeps, so no client has to wake it.
         let daemon = Daemon::start(|config| config.spin = Duration::from_secs(3600));
         let mut owner = attach(&daemon.socket, 0);
         let range = ArenaRange {
@@ -71,7 +72,7 @@ fn a_process_that_may_do_nothing_but_end_exchanges_messages_and_reaches_memory()
         until(&mut owner, "the last round", |event| {
             match event {
                 EndpointEvent::Received { message, .. } => assert_eq!(message, round.to_le_bytes()),
-                // It ends behind its last message, and both may come at once.
+                // The end follows the last message, and both may arrive together.
                 EndpointEvent::Gone { .. } if round == ROUNDS => return true,
                 event => panic!("{event:?}"),
             }

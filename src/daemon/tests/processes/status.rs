@@ -1,4 +1,4 @@
-//! The status of a daemon: what it has, who sees it, and questions that would hold the daemon up.
+//! Tests of the status of a daemon: its content, the users that may see it, and questions that could block the daemon.
 
 use std::fs::Permissions;
 use std::io::IoSliceMut;
@@ -21,14 +21,14 @@ use rustix::net::{
 use crate::hostile::{answer, connected, packet, try_send};
 use crate::{Daemon, at, attach, process_of, receives, request, soon, until};
 
-/// The user of no process here.
+/// A user without processes here.
 const NOBODY: u32 = 65_534;
 
 fn ask(socket: &Path) -> DaemonStatus {
     DaemonStatus::ask(socket, soon()).unwrap()
 }
 
-/// A question for so many bytes.
+/// Creates a question with this length of the answer.
 fn question(bytes: u32) -> [u8; 64] {
     let mut question = packet(8);
     question[12..16].copy_from_slice(&bytes.to_be_bytes());
@@ -80,7 +80,7 @@ fn a_status_has_each_process_and_all_that_was_counted() {
     assert_eq!((two.jobs.len(), two.jobs[0].processes), (1, 2));
     let refused: Vec<_> = two.refused.iter().map(|of| (of.reason, of.count)).collect();
     assert!(refused.contains(&(AttachRefusal::JobKey, 2)), "{refused:?}");
-    // A packet that is none of the protocol.
+    // A packet that is not valid.
     let sent = rustix::net::send(villain.as_fd(), b"nonsense", SendFlags::empty());
     assert_eq!(sent, Ok(8));
     until(&mut client, "its end", |event| {
@@ -100,7 +100,7 @@ fn each_failure_has_its_reason() {
     let socket = folder.path().join("socket");
     let missing = DaemonStatus::ask(&socket, soon()).unwrap_err();
     assert!(matches!(missing, StatusError::NoDaemon { .. }), "{missing}");
-    // One that knows no such question, and one of another version of packets.
+    // A daemon that does not know the question, and one with another version of packets.
     let mut refused = packet(5);
     refused[51] = 1;
     let mut other = packet(9);
@@ -113,19 +113,19 @@ fn each_failure_has_its_reason() {
         let answers = thread::spawn(move || {
             let connection = rustix::net::accept(&listener).unwrap();
             rustix::net::send(&connection, &reply, SendFlags::empty()).unwrap();
-            // Closed after the question: with it in its queue the other side might not see the answer.
+            // Closed after the question was read. With an unread question, the other side might not see the answer.
             rustix::net::recv(&connection, &mut [0; 64][..], rustix::net::RecvFlags::empty()).unwrap();
         });
         let error = DaemonStatus::ask(&socket, soon()).unwrap_err();
         assert!(matches!(error, StatusError::OtherVersion { .. }), "{error}");
         answers.join().unwrap();
     }
-    // A daemon that died left its socket.
+    // A killed daemon has left its socket.
     let left = DaemonStatus::ask(&socket, soon()).unwrap_err();
     assert!(matches!(left, StatusError::NoDaemon { .. }), "{left}");
 }
 
-/// A stand-in for a daemon, which cuts the memory short that came with the question.
+/// A stand-in for a daemon, which truncates the memory that came with the question.
 #[test]
 fn memory_that_is_cut_short_ends_no_process_that_asks() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,7 +158,8 @@ fn memory_that_is_cut_short_ends_no_process_that_asks() {
     answers.join().unwrap();
 }
 
-/// The part of a process of another user, which attaches, and sees what is its own; or which may not reach the socket.
+/// The part of a process of another user. It attaches, and sees only its own entries. Or it may not connect to the
+/// socket.
 pub(crate) fn looks(socket: &Path, may_look: bool) {
     if !may_look {
         let error = DaemonStatus::ask(socket, soon()).unwrap_err();
@@ -219,20 +220,21 @@ fn questions_without_right_memory_are_refused() {
     for (bytes, descriptors, expected) in cases {
         let got = loop {
             let connection = connected(&daemon.socket);
-            // One that is refused for want of a place has its answer already.
+            // A connection refused for lack of room already has its answer.
             let _ = match descriptors {
                 [] => rustix::net::send(&connection, &question(bytes), SendFlags::NOSIGNAL),
                 descriptors => try_send(&connection, &question(bytes), descriptors),
             };
             let got = answer(&connection);
-            // It answers a part of the time, and nobody of a user whose descriptors are being closed.
+            // The daemon limits the time that it spends on answers, and does not answer a user whose descriptors are
+            // being closed.
             if ![(5, 15), (5, 11)].contains(&got) {
                 break got;
             }
         };
         assert_eq!(got, expected, "{bytes} {}", descriptors.len());
     }
-    // No process was to attach. Only a connection without a place or in vain is counted.
+    // No process tried to attach. Only connections that found no room, or were late, are counted.
     let mut refused = ask(&daemon.socket).refused.into_iter().map(|of| of.reason);
     assert!(refused.all(|of| [AttachRefusal::TooLate, AttachRefusal::TooManyPending].contains(&of)));
 }
@@ -245,7 +247,7 @@ fn questions_without_end_that_nobody_reads_hold_up_nobody() {
     for round in 0..400_u32 {
         let memory = SharedArena::create(1 << 16).unwrap();
         let connection = connected(&daemon.socket);
-        // One of too many is refused before it asks.
+        // A connection beyond the limit is refused before it asks.
         let _ = try_send(&connection, &question(1 << 16), &[memory.descriptor().unwrap()]);
         unread.push(connection);
         client.send(at(0), &round.to_le_bytes()).unwrap();
@@ -253,7 +255,7 @@ fn questions_without_end_that_nobody_reads_hold_up_nobody() {
     }
     let status = ask(&daemon.socket);
     assert_eq!((status.counts.local, status.processes), (400, 1));
-    // All of them were answered, or asked to come again, and none is still held: each has an end behind its answer.
+    // Each connection was answered or told to try again, and none is still open: each has its end after the answer.
     for connection in unread {
         let (kind, reason) = answer(&connection);
         assert!(

@@ -1,4 +1,4 @@
-//! Transfers between processes: one that does not poll gives, and one that dies gives no more.
+//! Tests of transfers between processes: the giver need not poll, and a dead giver gives nothing more.
 
 use std::io::Write as _;
 
@@ -9,7 +9,7 @@ use crate::{ARENA_BYTES, Daemon, at, attach, process, soon, until};
 
 const HALF: usize = ARENA_BYTES as usize / 2;
 
-/// The part of the process that gives: it offers half of its arena to endpoint 0, and does not poll any more.
+/// The part of the giving process. It offers half of its arena to endpoint 0, and does not poll afterwards.
 pub(crate) fn gives(client: &mut Client) {
     assert!(client.arena().unwrap().copy_in(0, &vec![7; HALF]));
     let range = ArenaRange {
@@ -36,7 +36,7 @@ fn offer(client: &mut Client) -> ArenaOffer {
     offer.unwrap()
 }
 
-/// How the transfer ends, and the bytes that came.
+/// Returns the end of the transfer, and the number of received bytes.
 fn end(client: &mut Client) -> (ArenaTransferEnd, u64) {
     let mut ended = None;
     until(client, "the end of a transfer", |event| {
@@ -63,7 +63,7 @@ fn a_transfer_needs_its_taker_alone_and_ends_with_its_giver() {
     let mut watch = attach(&daemon.socket, 2);
     watch.send(at(1), b"hello").unwrap();
     watch.poll(|_| {}).unwrap();
-    // Once more: some of it comes, and then the giver dies.
+    // A second transfer: some of it arrives, and then the giver dies.
     let taken = client.take(&offer, 0, soon()).unwrap();
     while client.landed(taken) == Some(0) {
         client.poll(|_| {}).unwrap();

@@ -1,4 +1,5 @@
-//! Events of the daemon: processes that attach and end, refusals, and other nodes. A process that brings about many is counted.
+//! Tests of the daemon's log events: processes that attach and end, refusals, and other nodes. Many events of one process are
+//! only counted.
 
 #[path = "../../../../tests/telling/log.rs"]
 mod log;
@@ -29,7 +30,7 @@ fn request(endpoint: u32) -> AttachRequest {
     }
 }
 
-/// Serves on this thread, where events are noted, while `other` runs on another one.
+/// Serves on this thread, which records the events, while `other` runs on another thread.
 fn serving(other: impl FnOnce(&Path, &Log) + Send + 'static) -> String {
     let folder = tempfile::tempdir().unwrap();
     let socket: PathBuf = folder.path().join("socket");
@@ -42,7 +43,7 @@ fn serving(other: impl FnOnce(&Path, &Log) + Send + 'static) -> String {
             drop(stop);
         });
         server.run(stopped.as_fd()).unwrap();
-        // Let it go: it may wait for the end of this daemon.
+        // The other thread may wait for the end of this daemon.
         drop(server);
         other.join().unwrap();
     });
@@ -50,7 +51,7 @@ fn serving(other: impl FnOnce(&Path, &Log) + Send + 'static) -> String {
     log
 }
 
-/// Attaches a process, whose name may be that of one that ends just now.
+/// Attaches a process. Its name may be that of a process that is just ending.
 fn attach(socket: &Path, endpoint: u32) -> Client {
     let deadline = within(Duration::from_secs(120));
     loop {
@@ -61,7 +62,7 @@ fn attach(socket: &Path, endpoint: u32) -> Client {
     }
 }
 
-/// Waits until a client is cut off, or knows of an end.
+/// Waits until a client is cut off, or is told of an end.
 fn waits(client: &mut Client) {
     let deadline = within(Duration::from_secs(120));
     let mut is_told = false;
@@ -93,7 +94,7 @@ fn processes_are_told_of_as_they_come_and_go() {
         rustix::net::send(villain.as_fd(), b"nonsense", rustix::net::SendFlags::empty()).unwrap();
         waits(&mut client);
         client.detach().unwrap();
-        // The daemon has read the farewell once the name is free again.
+        // The daemon has read the detach packet when the name is free again.
         drop(attach(socket, 0));
         attach(socket, 0).detach().unwrap();
         drop(attach(socket, 0));
@@ -124,7 +125,7 @@ fn a_process_that_comes_and_goes_without_end_is_counted() {
         &log,
         &["WARN doorbell: events of processes were not logged .. events="],
     );
-    // Each second in which events are counted begins behind the one before.
+    // Each second of counting starts after the one before.
     let seconds = (doorbell::now().to_ns() - begun.to_ns()) / 1_000_000_000 + 2;
     let lines = log.lines().count() as u64;
     assert!(lines <= seconds * 2 * (8 + 1), "{lines} in {seconds}: {log}");
@@ -134,7 +135,7 @@ fn a_process_that_comes_and_goes_without_end_is_counted() {
 fn a_refusal_is_told_of_behind_however_many_that_come_and_go() {
     let log = serving(|socket, _| {
         let _client = attach(socket, 0);
-        // Each has a name of its own: none is refused for that of the one before.
+        // Each has its own name, so none is refused because of the one before.
         for endpoint in 1..=20 {
             attach(socket, endpoint).detach().unwrap();
         }
@@ -161,7 +162,7 @@ fn a_daemon_that_is_replaced_says_by_whom() {
     );
 }
 
-/// A daemon on a simulated host.
+/// Creates a daemon on a simulated host.
 fn daemon(host: Host, number: u32) -> (Router, Peers<Host, Host>, Handle) {
     let node = Arc::new(Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap());
     let workers = node.workers(&WorkerConfig::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Families of series, and the text they make.
+//! Metric families, and their text format.
 //!
 //! Source: "Exposition formats" of the Prometheus documentation, text format 0.0.4.
 
@@ -9,13 +9,13 @@ use doorbell::worker::BATCH_BUCKETS;
 
 use super::Labels;
 
-/// Properties that the series of one name have in common.
+/// Properties that all series of a family share.
 #[derive(Debug)]
 pub(super) struct Description {
-    /// With the prefix, and the unit last.
+    /// With the prefix, and with the unit at the end.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// One line, in which nothing has to be escaped.
+    /// One line, without characters that need escaping.
     pub(super) help: &'static str,
 }
 
@@ -26,7 +26,8 @@ pub(super) enum Kind {
     Histogram,
 }
 
-/// Counts by powers of two, as [`StatisticsSnapshot`](doorbell::worker::StatisticsSnapshot) has them.
+/// Histogram with buckets by powers of two, as in
+/// [`StatisticsSnapshot`](doorbell::worker::StatisticsSnapshot).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Buckets {
     counts: [u64; BATCH_BUCKETS],
@@ -45,7 +46,7 @@ struct Family {
     series: Series,
 }
 
-/// The families there are, in the order of their names.
+/// All families, sorted by name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Families {
     families: BTreeMap<&'static str, Family>,
@@ -118,7 +119,7 @@ impl fmt::Display for Families {
 }
 
 impl Buckets {
-    /// Each bucket counts what is in those before, too.
+    /// Buckets are cumulative: each includes the counts of all smaller ones.
     fn render(&self, f: &mut fmt::Formatter<'_>, name: &str, labels: &Labels) -> fmt::Result {
         let (mut up_to, mut through) = (1_u64, 0_u64);
         for count in &self.counts {

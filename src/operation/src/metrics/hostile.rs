@@ -1,20 +1,20 @@
-//! Any bytes as what a scraper sends: what must hold. Tests and the fuzzer run it.
+//! Checks the request parser with arbitrary bytes. Tests and the fuzzer use it.
 
 use super::request::{Asked, REQUEST_BYTES_MAX, Refusal, answer, read};
 
-/// Reads `bytes` as a request.
+/// Parses `bytes` as a request.
 ///
 /// # Panics
-/// The reading breaks a promise.
+/// The parser violates a guarantee.
 pub fn check(bytes: &[u8]) {
     checked(bytes);
 }
 
-/// Checks the reading of `bytes`. Returns the parsed request.
+/// Checks the parsing of `bytes`. Returns the parsed request.
 fn checked(bytes: &[u8]) -> Asked {
     let asked = read(bytes);
     assert_eq!(asked, plain::read(bytes));
-    // Bytes come in pieces: nothing is answered before the request has ended, and nothing behind its end counts.
+    // Bytes arrive in pieces: the request is incomplete until its end, and later bytes do not change the result.
     let end = plain::end(bytes).map_or(REQUEST_BYTES_MAX, |end| end + 4);
     let spread = (0..16).map(|sixteenth| bytes.len() * sixteenth / 16);
     for length in spread
@@ -35,14 +35,14 @@ fn checked(bytes: &[u8]) -> Asked {
     asked
 }
 
-/// Checks that an answer has its status, its length and `Connection: close`, one empty line, and printable characters alone.
+/// Checks that an answer has its status, its length, `Connection: close`, one empty line, and only printable characters.
 fn check_answer(head: &str, status: &str, length_bytes: usize) {
     let lines: Vec<_> = head.split("\r\n").collect();
     assert!(lines[0].starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
     for line in [&format!("Content-Length: {length_bytes}"), "Connection: close"] {
         assert_eq!(lines.iter().filter(|found| *found == &line).count(), 1, "{head}");
     }
-    // An empty line, and what is behind it.
+    // The empty line at the end of the header.
     assert_eq!(lines[lines.len() - 2..], ["", ""], "{head}");
     assert_eq!(lines.iter().filter(|line| line.is_empty()).count(), 2, "{head}");
     assert!(
@@ -64,7 +64,7 @@ const fn status(refusal: Refusal) -> &'static str {
     }
 }
 
-/// A second reading: slow and obvious, one character after the other.
+/// A second parser: slow and obvious, one character at a time.
 mod plain {
     use super::{Asked, Refusal};
 
@@ -100,7 +100,7 @@ mod plain {
         (0..=last).find(|at| bytes[*at..].starts_with(b"\r\n\r\n"))
     }
 
-    /// Method, target and version, where the headers are headers.
+    /// Method, target and version, if all headers are valid.
     fn request(head: &str) -> Option<(String, String, String)> {
         let mut rest: Vec<char> = head.chars().collect();
         let method = word(&mut rest, |letter| letter.is_ascii_uppercase())?;
@@ -124,7 +124,7 @@ mod plain {
         Some((method, target, version))
     }
 
-    /// The letters up to one that is none of a word; there is one at least, and something behind them.
+    /// Takes the characters of a word. The word has at least one character, and something follows it.
     fn word(rest: &mut Vec<char>, is_of_word: impl Fn(char) -> bool) -> Option<String> {
         let end = rest.iter().position(|letter| !is_of_word(*letter))?;
         (end > 0).then(|| rest.drain(..end).collect())
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// A good request cut anywhere, and with any character another.
+    /// A valid request is cut at each place, and each of its characters is replaced.
     #[test]
     fn changed_requests_keep_every_promise() {
         let request = b"HEAD /metrics?a=b HTTP/1.0\r\nHost: a:9\r\nAccept:\t*/*\r\n\r\nGET";

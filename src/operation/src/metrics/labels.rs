@@ -1,21 +1,22 @@
-//! Labels, which distinguish series of one name.
+//! Labels, which distinguish the series of a family.
 
 use core::fmt;
 
-/// Labels of what is counted: names and values, in the order they were given.
+/// Labels of a series: names and values, in the order in which they were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Labels {
     /// The text between the braces.
     rendered: String,
 }
 
-/// The fault in a label. The caller can correct it.
+/// Error of a label. The caller can correct it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LabelError {
-    /// A name is a letter or `_`, and then letters, digits and `_`. A name may not begin with `__`, which Prometheus reserves.
+    /// A name has to be a letter or `_`, followed by letters, digits and `_`. Names that begin with `__` are reserved by
+    /// Prometheus.
     NotAName,
-    /// The name is one of doorbell's own labels.
+    /// Doorbell uses this label itself.
     Reserved,
     /// A name is given twice.
     Twice,
@@ -42,7 +43,7 @@ impl Labels {
         rendered: String::new(),
     };
 
-    /// Labels of these names and values. A value may be anything.
+    /// Labels with these names and values. A value may be any text.
     ///
     /// # Errors
     /// A name is invalid, reserved, or given twice.
@@ -77,7 +78,7 @@ impl Labels {
     }
 }
 
-/// With the braces, if there are any.
+/// With braces, unless there are no labels.
 impl fmt::Display for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rendered.as_str() {

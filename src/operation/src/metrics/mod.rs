@@ -1,6 +1,6 @@
-//! Counters for Prometheus, gathered by the owner of each source, and their text.
+//! Metrics for Prometheus: the owner of each source collects its counters.
 //!
-//! Nothing here waits, and nothing of it is on the data path: the counters are there anyway.
+//! Nothing here blocks, or runs on the data path: the counters are maintained anyway.
 
 mod exposition;
 #[cfg(any(test, fuzzing))]
@@ -29,14 +29,15 @@ use exposition::Families;
 pub use labels::{LabelError, Labels};
 pub use own::MetricFamily;
 
-/// Counters and gauges of one moment, as text for Prometheus.
+/// A snapshot of counters and gauges, as text for Prometheus.
 ///
-/// Series of the same name and labels are one series and add up, so labels decide whether Workers of one device add up. A counter
-/// falls when all its sources are gone: Prometheus takes that for a restart. To keep the counts, add sources that end to a
-/// `Metrics` that stays, and gather the rest into a clone of it. Links keep the counts of ended links by themselves. They keep
-/// the counts of a rail as long as another link has one between the same device and address.
+/// Values with the same name and labels are added up. So the labels decide whether the Workers of a device are added up. A
+/// counter decreases when its sources have gone, which Prometheus treats as a restart. To keep the counts, add sources that end
+/// to a permanent `Metrics`, and collect the others into a clone of it. Links keep the counts of links that have ended. They keep
+/// the counts of a rail as long as another link has a rail between the same device and address.
 ///
-/// [`Metrics::statistics`] can be gathered on any thread, at any time; the rest on the thread that owns the source.
+/// [`Metrics::statistics`] can be collected on any thread, at any time. All others have to be collected on the thread that owns
+/// the source.
 ///
 /// ```
 /// use doorbell::Statistics;
@@ -55,7 +56,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Counters of the owner of queues: a Worker, or a half of one.
+    /// Adds counters of the owner of queues: a Worker, or one of its halves.
     pub fn statistics(&mut self, labels: &Labels, statistics: &StatisticsSnapshot) {
         for (description, value) in names::of_worker(statistics) {
             self.families.add(description, labels, value);
@@ -68,7 +69,7 @@ impl Metrics {
         );
     }
 
-    /// Counters of a Worker and its channels, as of its last poll.
+    /// Adds counters of a Worker and its channels, as of its last poll.
     pub fn worker<P: Provider>(&mut self, labels: &Labels, worker: &mut Worker<P>) {
         self.statistics(labels, &worker.statistics().snapshot());
         self.families
@@ -86,7 +87,7 @@ impl Metrics {
         }
     }
 
-    /// One channel to the peer at this address of its rail, open or failed.
+    /// Adds a channel to the peer at this address, open or failed.
     pub fn channel_to(&mut self, labels: &Labels, peer: IpAddr, is_open: bool) {
         let labels = labels.and("peer", &peer.to_string());
         for (name, value) in [("open", is_open), ("failed", !is_open)] {
@@ -95,8 +96,8 @@ impl Metrics {
         }
     }
 
-    /// Counters of the kernel at a port, retransmissions of its device among them. They belong to the port and not to the
-    /// caller: earlier values of the port are replaced, and nothing adds up.
+    /// Sets the kernel's counters of a port, which include retransmissions. They belong to the port, not to the caller: they
+    /// replace earlier values of the port, and are not added up.
     pub fn port_counters(&mut self, port: &PortCounters) {
         let labels = Labels::NONE
             .and("device", &port.device)
@@ -107,7 +108,8 @@ impl Metrics {
         }
     }
 
-    /// Counters of handshakes: of [`Background`](doorbell::connect::Background) or [`Handshakes`](doorbell::connect::Handshakes).
+    /// Adds counters of handshakes: of [`Background`](doorbell::connect::Background) or
+    /// [`Handshakes`](doorbell::connect::Handshakes).
     pub fn handshakes(&mut self, labels: &Labels, counts: &HandshakeCounts) {
         self.families.add(&names::HANDSHAKES_BEGUN, labels, counts.begun);
         let outcomes = [
@@ -138,7 +140,8 @@ impl Metrics {
         }
     }
 
-    /// A cache of registrations: [`RegistrationCache::statistics`](doorbell::memory::RegistrationCache::statistics).
+    /// Adds the counters of a registration cache:
+    /// [`RegistrationCache::statistics`](doorbell::memory::RegistrationCache::statistics).
     pub fn registrations(&mut self, labels: &Labels, statistics: &RegistrationStatistics) {
         for (description, value) in names::of_registrations(statistics) {
             self.families.add(description, labels, value);
@@ -159,7 +162,7 @@ impl Metrics {
             .add(&names::REGISTERED_BYTES, labels, statistics.bytes);
     }
 
-    /// Transfers of links: [`Links::transfer_totals`]. [`Metrics::links`] has them, too.
+    /// Adds the transfers of links: [`Links::transfer_totals`]. [`Metrics::links`] includes them.
     pub fn transfers(&mut self, labels: &Labels, totals: &TransferTotals) {
         for (description, value) in names::of_transfers(totals) {
             self.families.add(description, labels, value);
@@ -171,7 +174,7 @@ impl Metrics {
         }
     }
 
-    /// All links there are, together, with their transfers, and the rails of each.
+    /// Adds the sums over all links, including their transfers, and the rails of each link.
     pub fn links<P: Provider, N: Network>(&mut self, labels: &Labels, links: &Links<P, N>) {
         self.links_together(labels, links);
         for id in links.ids() {
@@ -218,7 +221,7 @@ impl Metrics {
         self.transfers(labels, &links.transfer_totals());
     }
 
-    /// One link, by [`Links::counts`] and [`Links::is_connected`].
+    /// Adds one link, by [`Links::counts`] and [`Links::is_connected`].
     pub fn link(&mut self, labels: &Labels, counts: &SessionCounts, is_connected: bool) {
         for (name, value) in [("connected", is_connected), ("without_rail", !is_connected)] {
             self.families
@@ -233,7 +236,7 @@ impl Metrics {
         }
     }
 
-    /// A member of a mesh, with the others and its links.
+    /// Adds a member of a mesh, with its links and the other members.
     pub fn mesh<P: Provider, N: Network>(&mut self, labels: &Labels, mesh: &Mesh<P, N>) {
         self.mesh_counts(labels, &mesh.counts());
         self.families
@@ -269,7 +272,7 @@ impl Metrics {
     }
 }
 
-/// The members that pass on, in order.
+/// The ranks of the relaying members, in order.
 fn one_after_another(by: &[Rank]) -> String {
     let by: Vec<_> = by.iter().map(Rank::to_string).collect();
     by.join(", ")
@@ -280,7 +283,7 @@ fn of_rail(labels: &Labels, device: &str, peer: IpAddr) -> Labels {
     labels.and("rail", device).and("peer", &peer.to_string())
 }
 
-/// The text, in format 0.0.4.
+/// Renders the text, in format 0.0.4.
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.families, f)

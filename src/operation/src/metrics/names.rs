@@ -1,4 +1,4 @@
-//! The names of what is counted, by the conventions of Prometheus: our name first, the unit last, and `_total` for what only grows.
+//! Names of metrics, by the conventions of Prometheus: the prefix `doorbell_`, the unit at the end, and `_total` for counters.
 
 use doorbell::link::{SessionCounts, TransferTotals};
 use doorbell::memory::RegistrationStatistics;
@@ -8,7 +8,7 @@ use super::exposition::{Description, Kind};
 use doorbell::link::LinkRailCounts;
 use doorbell::mesh::{MeshCounts, MeshMemberCounts};
 
-/// Constants of descriptions, and functions from what is counted to the counters it is rendered as.
+/// Declares a function that lists the counters of a type with their descriptions.
 macro_rules! counters {
     ($(#[$doc:meta])+ $function:ident($counts:ty) { $($field:ident: $name:literal, $help:literal;)+ }) => {
         $(#[$doc])+
@@ -31,7 +31,7 @@ const fn described(name: &'static str, kind: Kind, help: &'static str) -> Descri
 }
 
 counters! {
-    /// All a Worker counts but the histogram.
+    /// Counters of a Worker, except the histogram.
     of_worker(StatisticsSnapshot) {
         doorbells: "doorbell_worker_doorbells_total", "Post calls for sends.";
         requests: "doorbell_worker_requests_total", "Requests that were posted to be sent.";
@@ -50,7 +50,7 @@ counters! {
 }
 
 counters! {
-    /// All a link counts.
+    /// Counters of a link.
     of_link(SessionCounts) {
         sent: "doorbell_link_sent_fragments_total", "Fragments sent, each time.";
         sent_again: "doorbell_link_sent_again_fragments_total", "Fragments sent again after their rail failed.";
@@ -66,7 +66,7 @@ counters! {
 }
 
 counters! {
-    /// All a member of a mesh counts.
+    /// Counters of a member of a mesh.
     of_mesh(MeshCounts) {
         sent: "doorbell_mesh_sent_messages_total", "Messages taken in to be sent.";
         received: "doorbell_mesh_received_messages_total", "Messages given to the application.";
@@ -79,7 +79,7 @@ counters! {
 }
 
 counters! {
-    /// All that is counted of a rail of a link.
+    /// Counters of a rail of a link.
     of_link_rail(LinkRailCounts) {
         connections: "doorbell_link_rail_connections_total", "Channels a rail of a link had.";
         failures: "doorbell_link_rail_failures_total", "Channels a rail of a link lost.";
@@ -91,7 +91,7 @@ counters! {
 }
 
 counters! {
-    /// Counts between two members of a mesh that only grow.
+    /// Counters between two members of a mesh.
     of_mesh_member(MeshMemberCounts) {
         sent: "doorbell_mesh_member_sent_messages_total", "Messages to a member that were taken in.";
         received: "doorbell_mesh_member_received_messages_total", "Messages of a member that were given to the application.";
@@ -100,7 +100,7 @@ counters! {
 }
 
 counters! {
-    /// All that is counted of transfers but their ends.
+    /// Counters of transfers, except their outcomes.
     of_transfers(TransferTotals) {
         begun: "doorbell_transfers_begun_total", "Transfers of links that this side began.";
         offered: "doorbell_transfers_offered_total", "Transfers of links that peers began.";
@@ -112,7 +112,7 @@ counters! {
 }
 
 counters! {
-    /// Counters of a cache of registrations.
+    /// Counters of a registration cache.
     of_registrations(RegistrationStatistics) {
         hits: "doorbell_registration_hits_total", "Uses of a registration that was kept.";
         misses: "doorbell_registration_misses_total", "Lookups that found no registration.";

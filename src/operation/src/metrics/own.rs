@@ -1,9 +1,9 @@
-//! Families of the caller's own, beside those of doorbell.
+//! Metric families that the caller defines.
 
 use super::exposition::{Description, Kind};
 use super::{Labels, Metrics};
 
-/// A counter or a gauge of the caller's own, with the names of its labels. It is a static: its names are checked when it is compiled.
+/// A counter or a gauge of the caller, with the names of its labels. It is a static, so that its names are checked at compile time.
 ///
 /// ```
 /// use doorbell_operation::{MetricFamily, Metrics};
@@ -20,10 +20,11 @@ pub struct MetricFamily<const LABELS: usize> {
 }
 
 impl<const LABELS: usize> MetricFamily<LABELS> {
-    /// A counter, which only grows.
+    /// A counter, which only increases.
     ///
     /// # Panics
-    /// A name is none of letters, digits and `_`, or does not end with `_total`. A static with such a name does not compile.
+    /// A name has other characters than letters, digits and `_`, or does not end with `_total`. A static with such a name does not
+    /// compile.
     #[must_use]
     pub const fn counter(
         name: &'static str,
@@ -35,10 +36,10 @@ impl<const LABELS: usize> MetricFamily<LABELS> {
         Self::new(name, Kind::Counter, help, labels)
     }
 
-    /// A gauge, which rises and falls.
+    /// A gauge, which can increase and decrease.
     ///
     /// # Panics
-    /// As for [`MetricFamily::counter`], but for the end of the name.
+    /// As for [`MetricFamily::counter`], except that the name may have any end.
     #[must_use]
     pub const fn gauge(
         name: &'static str,
@@ -65,7 +66,7 @@ impl<const LABELS: usize> MetricFamily<LABELS> {
     }
 }
 
-/// Whether a name begins with a letter, and has letters, digits and `_` alone.
+/// Whether a name begins with a letter, and has only letters, digits and `_`.
 const fn is_word(name: &[u8]) -> bool {
     let [first, rest @ ..] = name else { return false };
     let mut rest = rest;
@@ -79,7 +80,7 @@ const fn is_word(name: &[u8]) -> bool {
 }
 
 impl Metrics {
-    /// Adds to a series of the caller's own, by the values of its labels, which may be anything.
+    /// Adds to a series of the caller, identified by the values of its labels. A value may be any text.
     pub fn own<const LABELS: usize>(
         &mut self,
         family: &'static MetricFamily<LABELS>,

@@ -1,24 +1,24 @@
-//! Requests of scrapers, read from untrusted bytes, and the heads of answers.
+//! Parses requests of scrapers, which are untrusted, and writes the headers of answers.
 //!
-//! As little of HTTP as a scraper needs: one GET or HEAD of `/metrics` a connection, without a body.
+//! Implements only the part of HTTP that a scraper needs: one GET or HEAD of `/metrics` for each connection, without a body.
 //!
 //! Source: RFC 9112, sections 2 to 5 and 9.6; RFC 9110, section 5.
 
-/// The longest request: scrapers' are a few hundred bytes.
+/// Maximum length of a request. Scrapers send a few hundred bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4096;
 
-/// Outcome of reading a request.
+/// Result of parsing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// It has not ended.
+    /// The request is incomplete.
     More,
-    /// The metrics, or with HEAD their headers alone.
+    /// A request for the metrics, or with HEAD for the headers only.
     Metrics { is_head_only: bool },
-    /// Something else.
+    /// Any other request.
     Refused(Refusal),
 }
 
-/// Why a request is refused.
+/// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     BadRequest,
@@ -27,11 +27,11 @@ pub(crate) enum Refusal {
     TooSlow,
     TooLong,
     Version,
-    /// There is no text to answer with.
+    /// Rendering the text panicked.
     Panicked,
 }
 
-/// Reads a request from the bytes that came so far.
+/// Parses the bytes that have arrived so far.
 pub(crate) fn read(bytes: &[u8]) -> Asked {
     let Some(head) = head_of(bytes) else {
         return if bytes.len() < REQUEST_BYTES_MAX {
@@ -43,7 +43,7 @@ pub(crate) fn read(bytes: &[u8]) -> Asked {
     judge(head).unwrap_or_else(Asked::Refused)
 }
 
-/// All in front of the empty line.
+/// The bytes before the empty line.
 fn head_of(bytes: &[u8]) -> Option<&[u8]> {
     let bytes = bytes.get(..REQUEST_BYTES_MAX).unwrap_or(bytes);
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
@@ -81,8 +81,8 @@ fn judge(head: &[u8]) -> Result<Asked, Refusal> {
     }
 }
 
-/// Whether a line is a header: a name, a colon and a value. Continued lines and bare line feeds are rejected, since a proxy in
-/// between might read them otherwise.
+/// Whether a line is a header: a name, a colon and a value. Continuation lines and bare line feeds are rejected, since a proxy
+/// might interpret them differently.
 fn is_header(line: &str) -> bool {
     let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     line.split_once(':').is_some_and(|(name, value)| {
@@ -93,13 +93,13 @@ fn is_header(line: &str) -> bool {
     })
 }
 
-/// The head of an answer with this text.
+/// The header of an answer with this text.
 pub(crate) fn answer(text: &str) -> String {
     head("200 OK", "text/plain; version=0.0.4; charset=utf-8", text.len())
 }
 
 impl Refusal {
-    /// All of the answer.
+    /// The complete answer.
     pub(crate) fn answer(self) -> String {
         let status = match self {
             Self::BadRequest => "400 Bad Request",
@@ -135,7 +135,7 @@ mod tests {
             (b"HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n", true),
         ] {
             assert_eq!(read(request), Asked::Metrics { is_head_only });
-            // A second request behind it is ignored.
+            // A second request after it is ignored.
             assert_eq!(read(&[request, GET].concat()), Asked::Metrics { is_head_only });
         }
     }
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(read(&long[..REQUEST_BYTES_MAX - 1]), Asked::More);
     }
 
-    /// Any bytes come to something, by words of requests in any order.
+    /// Any input has a result: words of requests in any order.
     #[test]
     fn any_bytes_come_to_something() {
         let words: [&[u8]; 10] = [

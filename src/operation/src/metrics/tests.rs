@@ -1,4 +1,4 @@
-//! Rendered text, checked by a strict reader of the format.
+//! Tests of rendered text with a strict parser of the format.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,11 @@ use crate::port_counters::PortCounters;
 use doorbell::connect::HandshakeCounts;
 use doorbell::mesh::MeshCounts;
 
-/// A series: its name, and its labels in their order.
+/// A series: its name, and its labels in order.
 type Key = (String, Vec<(String, String)>);
 
-/// All samples; panics where the text is not one that Prometheus takes, or not by its conventions.
+/// Parses all samples. Panics if Prometheus would refuse the text, or if the text violates its
+/// conventions.
 fn parse(text: &str) -> BTreeMap<Key, f64> {
     assert!(text.is_empty() || text.ends_with('\n'));
     let mut samples = BTreeMap::new();
@@ -57,7 +58,7 @@ fn parse(text: &str) -> BTreeMap<Key, f64> {
     samples
 }
 
-/// The name, the labels and the value of a line.
+/// Parses the name, the labels and the value of a line.
 fn sample(line: &str) -> (String, Vec<(String, String)>, f64) {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let end = line.find(|c| !is_word(c)).unwrap();
@@ -112,7 +113,7 @@ fn nothing_is_no_text() {
 #[test]
 fn every_counter_of_a_worker_is_rendered_as_itself() {
     let statistics = Statistics::default();
-    // Each another value, in the order of `each`.
+    // Each has a different value, in the order of `each`.
     let counters = [
         (&statistics.doorbells, "doorbells"),
         (&statistics.requests, "requests"),
@@ -303,7 +304,7 @@ fn caches_and_transfers() {
         assert_eq!(samples[&key], value, "{name} {labels:?}");
         left.remove(&key);
     }
-    // One series for each reason and outcome, of another name each.
+    // One series for each reason and outcome. The names differ.
     let of = |name: &str| left.iter().filter(|(of, _)| of == name).count();
     assert_eq!(of("doorbell_registration_uncached_total"), Uncached::ALL.len());
     assert_eq!(of("doorbell_transfers_ended_total"), TransferOutcome::ALL.len());

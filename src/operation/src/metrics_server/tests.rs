@@ -1,4 +1,4 @@
-//! The server against those it is for, and against others.
+//! Tests of the server with its intended clients, and with others.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -13,7 +13,7 @@ const ANYWHERE: SocketAddr = SocketAddr::new(core::net::IpAddr::V4(Ipv4Addr::LOC
 const GET: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
 const LONG: Duration = Duration::from_secs(20);
 
-/// Long enough for a machine that is busy.
+/// Creates a server with a timeout that suffices on a busy machine.
 fn patient() -> MetricsServer {
     MetricsServer::start_with(ANYWHERE, LONG, || "a 1\n".into()).unwrap()
 }
@@ -56,7 +56,7 @@ fn a_request_may_come_byte_by_byte_and_a_long_answer_goes_out_as_it_is_read() {
         stream.write_all(&[*byte]).unwrap();
         thread::sleep(Duration::from_millis(1));
     }
-    // A client that does not read keeps no other client waiting.
+    // A client that does not read does not delay others.
     assert!(ask(&server, b"HEAD /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -71,8 +71,8 @@ fn what_is_too_long_is_refused_and_the_refusal_arrives() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
-    // A client that goes on sending is read from for a while, so that no reset comes before it reads the answer; but not for
-    // ever.
+    // The server continues to read from a client that sends on, so that no reset arrives before the client reads the answer.
+    // The server does not do so forever.
     let mut say_more = || {
         thread::sleep(Duration::from_millis(20));
         stream.write_all(&[b'x'; 8192])
@@ -86,7 +86,7 @@ fn who_takes_too_long_is_left() {
     let span = Duration::from_secs(1);
     let server = MetricsServer::start_with(ANYWHERE, span, String::new).unwrap();
     let begun = Instant::now();
-    // One client sends nothing, and one never ends its request.
+    // One client sends nothing, and one never completes its request.
     let mut silent = connect(&server);
     let mut endless = connect(&server);
     endless.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
@@ -103,7 +103,7 @@ fn however_many_are_silent_who_asks_is_told() {
     let server = patient();
     let mut silent: Vec<_> = (0..4 * CONVERSATIONS_MAX).map(|_| connect(&server)).collect();
     assert!(ask(&server, GET).ends_with("a 1\n"));
-    // The oldest are left for those that came, long before their time.
+    // The oldest connections are closed in favour of new ones, long before their timeout.
     let mut nothing = [0];
     let left = silent[0].read(&mut nothing);
     let is_left = left.as_ref().map_or_else(
@@ -144,7 +144,7 @@ fn dropped_it_gives_up_the_port() {
         thread::sleep(Duration::from_millis(5));
     }
     drop(waits);
-    // And a port that is taken is an error.
+    // A port in use is an error.
     let taken = TcpListener::bind(ANYWHERE).unwrap();
     assert!(MetricsServer::start(taken.local_addr().unwrap(), String::new).is_err());
 }

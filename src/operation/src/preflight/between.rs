@@ -1,4 +1,4 @@
-//! Findings about two hosts: what one has and the other does not go with.
+//! Findings about two hosts: mismatches between their configurations.
 
 use doorbell::rails::{LocalRail, PairedRails};
 
@@ -6,7 +6,7 @@ use super::host::PARTITION;
 use super::{Finding, FindingKind, Severity};
 use crate::topology::{Map, Topology, is_link_local, name_of};
 
-/// Looks at every two hosts.
+/// Checks every pair of hosts.
 pub(super) fn findings(map: &Map<'_>, found: &mut Vec<Finding>) {
     for from in 0..map.hosts() {
         for to in from.saturating_add(1)..map.hosts() {
@@ -35,7 +35,7 @@ impl Two<'_> {
         Finding::new((severity, kind), &self.ours.host, subject, what)
     }
 
-    /// Whether there is a way from one to the other at all.
+    /// Checks whether one host can reach the other.
     fn reached(&mut self, map: &Map<'_>, from: usize, to: usize) {
         let Some(reach) = map.reach(from, to).filter(|reach| reach.pairs.is_empty()) else {
             return;
@@ -81,7 +81,7 @@ impl Two<'_> {
         }
     }
 
-    /// Addresses that are one, or that disagree on their subnet.
+    /// Finds addresses that are used twice, and subnets on which the hosts disagree.
     fn addresses(&mut self, locals: &[&LocalRail], peers: &[&LocalRail]) {
         for local in locals {
             for peer in peers {
@@ -120,7 +120,7 @@ impl Two<'_> {
         }
     }
 
-    /// The two ends of a link.
+    /// Checks the two ends of a link.
     fn pair(&mut self, locals: &[&LocalRail], peers: &[&LocalRail], paired: &PairedRails) {
         let (Some(local), Some(peer)) = (locals.get(paired.pair.local), peers.get(paired.pair.peer)) else {
             return;

@@ -1,4 +1,4 @@
-//! Findings about one host: its ports from the link upwards, then its interfaces.
+//! Findings about one host: its ports, from the link upwards, then its interfaces.
 
 use core::net::IpAddr;
 use std::collections::BTreeSet;
@@ -10,16 +10,16 @@ use super::{Finding, FindingKind, Severity};
 use crate::topology::{InterfaceFacts, NeighbourState, PortFacts, Topology, is_link_local, name_of};
 use doorbell::rails::{FilterSubject, rails_of};
 
-/// Most bytes that a packet of RoCEv2 has around a full payload: UDP, base transport header, the headers of a WRITE with
-/// immediate, and the invariant CRC.
+/// Maximum number of bytes that a RoCEv2 packet adds to a full payload: UDP, base transport header, the headers of a
+/// WRITE with immediate, and the invariant CRC.
 ///
 /// Source: InfiniBand Architecture volume 1, section 9.2 and annex A17.
 const HEADERS_BYTES: u32 = 8 + 12 + 16 + 4 + 4;
 
-/// Bits of a partition key that name the partition; the highest bit marks full members.
+/// Bits of a partition key that identify the partition. The highest bit marks full members.
 pub(super) const PARTITION: u16 = 0x7fff;
 
-/// Checks one host. Only the addresses of the other hosts are used.
+/// Checks one host. Uses only the addresses of the other hosts.
 pub(super) fn findings(topology: &Topology, all: &[Topology], found: &mut Vec<Finding>) {
     let mut host = Host { topology, found };
     for failure in &topology.failures {
@@ -63,7 +63,7 @@ pub(super) fn findings(topology: &Topology, all: &[Topology], found: &mut Vec<Fi
     host.peers(&rails);
 }
 
-/// The host under examination.
+/// The host that is checked.
 pub(super) struct Host<'h> {
     pub(super) topology: &'h Topology,
     pub(super) found: &'h mut Vec<Finding>,
@@ -80,7 +80,7 @@ impl Host<'_> {
         Finding::new((severity, kind), &self.topology.host, subject, what)
     }
 
-    /// A port: whether it can be used, and whether its rails are what its interfaces say.
+    /// Checks a port: whether it can be used, and whether its rails match its interfaces.
     fn port(&mut self, port: &PortFacts) {
         let report = &port.report;
         let name = format!("{}:{}", report.device, report.port);
@@ -176,7 +176,7 @@ impl Host<'_> {
         }
     }
 
-    /// An active port none of whose GIDs is an address.
+    /// An active port whose GIDs contain no address.
     fn without_rail(&mut self, name: &str, interfaces: &[&InterfaceFacts]) {
         let netdevs: Vec<&str> = interfaces
             .iter()
@@ -216,7 +216,7 @@ impl Host<'_> {
         self.found.push(finding);
     }
 
-    /// A port that can be used: whether all of it can.
+    /// A usable port: checks whether all its addresses can be used.
     fn usable_port(
         &mut self,
         name: &str,
@@ -245,7 +245,7 @@ impl Host<'_> {
         for interface in interfaces {
             let has_gid = |ip: IpAddr| port.report.usable_gids().any(|entry| entry.gid.to_ip() == ip);
             let missing = interface.routable().filter(|address| !has_gid(address.address()));
-            // Which of them have a GID that found no room is not known.
+            // If GIDs were left out, it is unknown whether these addresses have one.
             for address in missing.filter(|_| port.report.gids_left_out == 0) {
                 self.gid_missing(name, &interface.name, &address.to_string());
             }
@@ -314,7 +314,7 @@ impl Host<'_> {
         }
     }
 
-    /// Rules that name nothing.
+    /// Finds rules that match nothing.
     fn rules(&mut self) {
         let mut subjects = Vec::new();
         for port in &self.topology.ports {
@@ -407,14 +407,14 @@ impl Host<'_> {
         }
     }
 
-    /// Peers that are to be reached, and that no rail could reach.
+    /// Finds peers that have to be reached, and that are in no subnet of a rail.
     fn peers(&mut self, rails: &[LocalRail]) {
         let topology = self.topology;
         let subnets: BTreeSet<String> = rails
             .iter()
             .filter_map(|rail| Some(rail.source.ok()?.address.subnet().to_string()))
             .collect();
-        // Without any rail that is what is found.
+        // If there is no rail at all, another finding says so.
         if subnets.is_empty() {
             return;
         }

@@ -1,6 +1,7 @@
-//! Failures to come and their causes, before anything hangs: findings about hosts, from facts alone.
+//! Predicts failures and their causes before anything hangs: findings about hosts, from collected facts
+//! only.
 //!
-//! Nothing is surveyed here: the facts are [`Topology`] values, of this host or of files.
+//! Nothing is queried here: the facts are [`Topology`] values, from this host or from files.
 
 use core::fmt;
 
@@ -17,33 +18,33 @@ mod tests;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "it works, it may not, it will not")]
 pub enum Severity {
-    /// Nothing is wrong: something is passed over, or could be faster.
+    /// Nothing is wrong: something is skipped, or could be faster.
     Note,
-    /// Something may fail, or is not as it was meant.
+    /// Something may fail, or differs from the intention.
     Warning,
     /// Something will fail.
     Error,
 }
 
-/// The kind of a finding. Its name stays the same over releases.
+/// The kind of a finding. Its name is stable over releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// There is no RDMA device.
+    /// The host has no RDMA device.
     NoDevice,
     /// Something could not be surveyed.
     NotLookedAt,
-    /// No rail is left to use.
+    /// No rail can be used.
     NoRail,
-    /// The settings leave a port or rail out.
+    /// The settings exclude a port or rail.
     LeftOut,
-    /// A rule of the rail filter names nothing that is there.
+    /// A rule of the rail filter matches nothing on this host.
     RuleIdle,
     /// The interface of a port is in another network namespace.
     Elsewhere,
-    /// The port is not one that can be used.
+    /// The port cannot be used.
     PortUnusable,
-    /// The interface of a port is set down.
+    /// The interface of a port is administratively down.
     AdminDown,
     /// The interface has no carrier: the other end of the cable is missing or down.
     NoCarrier,
@@ -53,32 +54,33 @@ pub enum FindingKind {
     LinkLocalOnly,
     /// An address has no GID in the port's table.
     GidMissing,
-    /// The MTU of the interface is smaller than what the port sends.
+    /// The MTU of the interface is too small for the packets that the port sends.
     MtuTooSmall,
-    /// The MTU of the interface keeps the port from what it could send.
+    /// The MTU of the interface prevents a larger MTU of the port.
     MtuLow,
-    /// The MTU at both ends of a link differs.
+    /// The MTUs at the two ends of a link differ.
     MtuUnequal,
-    /// A neighbour's hardware address cannot be found out.
+    /// The hardware address of a neighbour cannot be resolved.
     NeighbourUnresolved,
-    /// Several interfaces are in one subnet, and answer for each other.
+    /// Several interfaces are in one subnet, and answer ARP requests for each other.
     ArpNotHardened,
-    /// Several interfaces are in one subnet, and packets from the address of one leave by another.
+    /// Several interfaces are in one subnet, and packets from the address of one leave through another.
     SourceRoute,
-    /// The port has no partition key where a queue pair looks for it.
+    /// The port has no partition key at the index that queue pairs use.
     PkeyMissing,
-    /// The partition keys of two ends do not go together.
+    /// The partition keys at the two ends of a link do not match.
     PkeyMismatch,
-    /// Two addresses do not agree on being in one subnet.
+    /// By the prefix length of one host two addresses are in one subnet, by that of the other they are
+    /// not.
     PrefixOneSided,
-    /// Two hosts have one address.
+    /// Two hosts have the same address.
     AddressTwice,
-    /// Two hosts do not reach each other by rails of theirs, or a peer is in no subnet of a rail.
+    /// Two hosts cannot reach each other by their rails, or a peer is in no subnet of a rail.
     NotReached,
 }
 
 impl FindingKind {
-    /// Its name.
+    /// The name of the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -109,7 +111,7 @@ impl FindingKind {
     }
 }
 
-/// One finding.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -117,15 +119,15 @@ pub struct Finding {
     pub severity: Severity,
     /// Its kind.
     pub kind: FindingKind,
-    /// The host it is about; of two hosts the first.
+    /// The host that the finding concerns; of two hosts the first.
     pub host: String,
-    /// The rail, port, interface or rule it is about.
+    /// The rail, port, interface or rule that the finding concerns.
     pub subject: String,
     /// The fact.
     pub what: String,
-    /// Its consequence.
+    /// The consequence.
     pub why: String,
-    /// The remedy; empty if nothing has to be done.
+    /// The remedy. Empty if nothing has to be done.
     pub remedy: String,
 }
 
@@ -142,13 +144,13 @@ impl Finding {
         }
     }
 
-    /// Its consequence.
+    /// Sets the consequence.
     fn because(mut self, why: impl Into<String>) -> Self {
         self.why = why.into();
         self
     }
 
-    /// The remedy.
+    /// Sets the remedy.
     fn so(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = remedy.into();
         self
@@ -185,7 +187,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Everything there is to find about these hosts, each by itself and every two of them; the worst first.
+/// Returns all findings about these hosts, each by itself and in pairs, the most severe first.
 #[must_use]
 pub fn preflight(hosts: &[Topology]) -> Vec<Finding> {
     let mut findings = Vec::new();

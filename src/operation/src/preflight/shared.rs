@@ -1,4 +1,4 @@
-//! Findings about interfaces of one host that share a subnet: whether each has its addresses for itself, both ways.
+//! Findings about interfaces of one host in the same subnet: whether each receives and sends only for its own addresses.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::{FindingKind, Severity};
 use crate::topology::{InterfaceFacts, is_link_local};
 
 impl Host<'_> {
-    /// Interfaces that share a subnet, and answer for each other.
+    /// Finds interfaces that are in one subnet, and answer ARP requests for each other.
     pub(super) fn shared_subnets(&mut self, rails: &[LocalRail]) {
         let topology = self.topology;
         let on: Vec<_> = rails
@@ -19,7 +19,7 @@ impl Host<'_> {
             .collect();
         let mut told: Vec<&str> = Vec::new();
         for (address, interface) in &on {
-            // A port may have the GIDs of another's interface, so that one is there twice.
+            // A port may have the GIDs of another port's interface, so that an interface can occur twice.
             let others: BTreeSet<&str> = on
                 .iter()
                 .filter(|(other, at)| {
@@ -62,7 +62,8 @@ impl Host<'_> {
         }
     }
 
-    /// Addresses from which packets leave by another interface, where its own settings then keep others from reaching it.
+    /// Finds addresses whose packets leave through another interface, while the settings of their own interface block the
+    /// replies.
     pub(super) fn source_routes(&mut self, rails: &[LocalRail]) {
         let topology = self.topology;
         let mut told = BTreeSet::new();
@@ -82,7 +83,7 @@ impl Host<'_> {
             }
             let settings = [
                 ("arp_filter", interface.arp.filter.filter(|is| *is > 0)),
-                // The loose one takes it.
+                // The loose mode (2) accepts such packets.
                 ("rp_filter", interface.arp.rp_filter.filter(|is| *is == 1)),
             ];
             let strict: Vec<String> = settings
@@ -117,7 +118,7 @@ impl Host<'_> {
     }
 }
 
-/// The settings that let an interface answer for others, each with its value and what it should be.
+/// The settings that let an interface answer for others: name, value and required value.
 fn wrong_settings(interface: &InterfaceFacts) -> Vec<(&'static str, u8, u8)> {
     let arp = &interface.arp;
     let mut wrong = Vec::new();
@@ -129,8 +130,8 @@ fn wrong_settings(interface: &InterfaceFacts) -> Vec<(&'static str, u8, u8)> {
     want("arp_announce", arp.announce, 2, |is| is == 2);
     want("arp_ignore", arp.ignore, 1, |is| is > 0);
     want("arp_filter", arp.filter, 1, |is| is > 0);
-    // Without a check, and with the strict one, packets that come the wrong way are dropped or seen to be
-    // wrong; the loose one hides them.
+    // Modes 0 and 1 are accepted: with both, packets on the wrong path are noticed, since they arrive at the wrong port
+    // or are dropped. Mode 2 hides them.
     want("rp_filter", arp.rp_filter, 1, |is| is < 2);
     wrong
 }

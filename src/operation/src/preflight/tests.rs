@@ -1,4 +1,4 @@
-//! Each finding with facts that show it, and with facts one step away that do not.
+//! Each finding is tested with facts that cause it, and with slightly different facts that do not.
 
 mod snapshot;
 
@@ -13,7 +13,7 @@ fn prefix(text: &str) -> IpPrefix {
     text.parse().unwrap()
 }
 
-/// A port of one device with an interface of its own, on which all is well.
+/// Creates a port of a device with its own interface, without any finding.
 fn port(device: &str, netdev: &str, address: &str) -> (PortFacts, InterfaceFacts) {
     let address = prefix(address);
     let mut report = PortReport {
@@ -89,7 +89,7 @@ fn kinds(hosts: &[Topology]) -> Vec<FindingKind> {
     preflight(hosts).iter().map(|finding| finding.kind).collect()
 }
 
-/// The one finding there is.
+/// Returns the only finding.
 #[track_caller]
 fn only(hosts: &[Topology]) -> Finding {
     let mut found = preflight(hosts);
@@ -97,7 +97,7 @@ fn only(hosts: &[Topology]) -> Finding {
     found.pop().unwrap()
 }
 
-/// Alters a host on which all is well, and gives what is then found.
+/// Changes a host without findings, and returns the finding that results.
 #[track_caller]
 fn altered(alter: impl FnOnce(&mut Topology)) -> Finding {
     assert_eq!(kinds(&[one()]), []);
@@ -106,7 +106,7 @@ fn altered(alter: impl FnOnce(&mut Topology)) -> Finding {
     only(&[topology])
 }
 
-/// Checks that nothing is found.
+/// Checks that there is no finding.
 #[track_caller]
 fn fine(alter: impl FnOnce(&mut Topology)) {
     let mut topology = one();
@@ -119,7 +119,7 @@ fn a_finding_says_what_why_and_what_to_do() {
     let finding = altered(|host| {
         host.ports[0].report.state = PortState::DOWN;
         host.interfaces[0].is_up = Some(false);
-        // A usable port is left, so that its absence is not a finding here: see below.
+        // Another usable port remains, so that the lack of one is not a finding here: see below.
         let (port, interface) = port("mlx5_1", "eth1", "10.0.1.1/24");
         host.ports.push(port);
         host.interfaces.push(interface);
@@ -192,11 +192,11 @@ fn no_address_a_missing_gid_and_another_namespace() {
         (finding.kind, finding.severity),
         (FindingKind::Elsewhere, Severity::Note)
     );
-    // One address of two without a GID, and then with.
+    // One of two addresses first has no GID, and then has one.
     let finding = with(|_, interface| interface.addresses.push(prefix("10.0.7.1/24")));
     assert_eq!(finding.kind, FindingKind::GidMissing);
     assert_eq!(finding.what, "the address 10.0.7.1/24 of eth1 has no RoCEv2 GID");
-    // The address may have a GID that found no room in the report.
+    // The address may have a GID that did not fit into the report.
     let finding = with(|port, interface| {
         interface.addresses.push(prefix("10.0.7.1/24"));
         port.report.gids_left_out = 1;
@@ -216,7 +216,7 @@ fn no_address_a_missing_gid_and_another_namespace() {
         entry.address = Some(prefix("10.0.7.1/24"));
         port.report.gids.push(entry).unwrap();
         interface.addresses.push(prefix("10.0.7.1/24"));
-        // Its own link-local address needs none.
+        // The interface's link-local address needs no GID.
         interface.addresses.push(prefix("fe80::1/64"));
         host.ports.push(port);
         host.interfaces.push(interface);
@@ -317,7 +317,7 @@ fn neighbours_nobody_answers_for() {
         host.neighbours
             .push(neighbour(NeighbourState::Known, "eth0", "10.0.0.9"))
     });
-    // The rail of its own subnet is named.
+    // The finding names the rail of the same subnet.
     let mut dual = host(
         "a",
         &[
@@ -338,7 +338,7 @@ fn neighbours_nobody_answers_for() {
         host.neighbours
             .push(neighbour(NeighbourState::Failed, "eth9", "10.0.0.9"))
     });
-    // A host that is known to exist makes it worse.
+    // If a host is known to exist, the finding is more severe.
     let mut a = one();
     a.neighbours
         .push(neighbour(NeighbourState::Failed, "eth0", "10.0.0.2"));
@@ -373,21 +373,21 @@ fn a_peer_that_is_named_has_to_be_there() {
         unresolved
     );
     assert_eq!(named(&["10.0.0.9"], &[("10.0.0.9", known, "eth0")]), []);
-    // By whichever interface it was asked for; one that answers is enough.
+    // The interface of the request does not matter. One that answers is enough.
     assert_eq!(named(&["10.0.0.9"], &[("10.0.0.9", failed, "eth9")]), unresolved);
     let both = [("10.0.0.9", failed, "eth0"), ("10.0.0.9", known, "eth9")];
     let passing = [(Severity::Warning, FindingKind::NeighbourUnresolved)];
     assert_eq!(named(&["10.0.0.9"], &both), passing);
-    // Another that is not named is no matter.
+    // A failed neighbour that is not named does not matter.
     assert_eq!(named(&["10.0.0.8"], &[("10.0.0.9", failed, "eth0")]), passing);
     let not_reached = [(Severity::Error, FindingKind::NotReached)];
     assert_eq!(named(&["10.1.0.7", "10.1.0.7"], &[]), not_reached);
     assert_eq!(named(&["fd00::7"], &[]), not_reached);
-    // An address of this host, and one that does not say where it is.
+    // An address of this host, and an address that does not tell its subnet.
     assert_eq!(named(&["10.0.0.1"], &[]), []);
     let not_asked = [(Severity::Warning, FindingKind::NotLookedAt)];
     assert_eq!(named(&["fe80::7"], &[]), not_asked);
-    // A rail that is left out reaches no host.
+    // An excluded rail reaches no host.
     let mut left = host(
         "a",
         &[
@@ -427,7 +427,7 @@ fn a_hardened_interface_without_a_way_of_its_own() {
         let mut by = shared.clone();
         by.routes.push(route("10.0.0.1", "10.0.0.3", Some("eth0")));
         by.routes.push(route("10.0.0.2", "10.0.0.3", netdev));
-        // An address that is no rail's does not matter.
+        // An address that belongs to no rail does not matter.
         by.routes.push(route("10.0.0.5", "10.0.0.3", None));
         by
     };
@@ -450,7 +450,7 @@ fn a_hardened_interface_without_a_way_of_its_own() {
     let mut twice = by(Some("eth0"));
     twice.routes.push(route("10.0.0.2", "10.0.1.1", Some("eth0")));
     assert_eq!(kinds(&[twice]), [FindingKind::SourceRoute]);
-    // Without what makes it fail there is something else to find.
+    // Without the settings that block packets, there is another finding.
     let mut open = by(Some("eth0"));
     (open.interfaces[1].arp.filter, open.interfaces[1].arp.rp_filter) = (Some(0), Some(2));
     assert_eq!(kinds(&[open]), [FindingKind::ArpNotHardened]);
@@ -489,14 +489,15 @@ fn interfaces_that_answer_for_each_other() {
         "{}",
         finding.remedy
     );
-    // Each is named once, though a second device has the GID of an interface on top of its own, too.
+    // Each is named once, although another device also has the GID of an interface on top of its
+    // own.
     let mut stacked = shared.clone();
     stacked.ports.push(port("mlx5_9", "eth1", "10.0.0.2/24").0);
     stacked.ports.push(port("mlx5_8", "eth0", "10.0.0.1/24").0);
     assert_eq!(only(&[stacked]).what, finding.what);
     shared.interfaces[1].arp = hardened;
     assert_eq!(kinds(&[shared.clone()]), []);
-    // Each by itself.
+    // Each setting alone.
     let bend: [fn(&mut ArpFacts); 4] = [
         |arp| arp.announce = Some(1),
         |arp| arp.ignore = Some(0),
@@ -511,7 +512,7 @@ fn interfaces_that_answer_for_each_other() {
     let mut without = shared.clone();
     without.interfaces[1].arp.rp_filter = Some(0);
     assert_eq!(kinds(&[without]), []);
-    // Subnets of their own, and two addresses of one interface.
+    // Separate subnets, and two addresses of one interface.
     let apart = [
         ("mlx5_0", "eth0", "10.0.0.1/25"),
         ("mlx5_1", "eth1", "10.0.0.129/25"),
@@ -544,7 +545,7 @@ fn what_the_filter_leaves_out_and_rules_that_name_nothing() {
         (finding.kind, finding.severity),
         (FindingKind::LeftOut, Severity::Note)
     );
-    // Faults of a port that is left out do not matter.
+    // Faults of an excluded port do not matter.
     left.ports[1].report.state = PortState::DOWN;
     assert_eq!(kinds(&[left]), [FindingKind::LeftOut]);
     let mut idle = two();
@@ -561,7 +562,7 @@ fn what_the_filter_leaves_out_and_rules_that_name_nothing() {
     }
 }
 
-/// The second host, on the subnet of the first.
+/// Creates the second host, on the subnet of the first.
 fn other() -> Topology {
     host("b", &[("mlx5_3", "eth3", "10.0.0.2/24")])
 }
@@ -634,7 +635,7 @@ fn prefixes_that_disagree_and_one_address_twice() {
     let found = preflight(&[one(), wide]);
     let kinds_of: Vec<_> = found.iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds_of, [FindingKind::NotReached, FindingKind::PrefixOneSided]);
-    // Another length that still has both in one subnet is no matter.
+    // Another prefix length that still has both in one subnet does not matter.
     let narrow = host("b", &[("mlx5_3", "eth3", "10.0.0.2/25")]);
     assert_eq!(kinds(&[one(), narrow]), []);
     let twin = host("b", &[("mlx5_3", "eth3", "10.0.0.1/24")]);

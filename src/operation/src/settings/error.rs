@@ -1,4 +1,4 @@
-//! Sources of settings, and errors in them.
+//! Sources of settings, and errors of settings.
 
 use core::fmt;
 use std::sync::Arc;
@@ -13,60 +13,60 @@ pub enum SettingSource {
     Program,
     /// A line of a file.
     File {
-        /// The path, as it was named.
+        /// The path, as it was given.
         path: Arc<str>,
-        /// The line, from 1; 0 is the file as a whole.
+        /// The line, from 1; 0 means the whole file.
         line: usize,
     },
-    /// This variable of the environment.
+    /// An environment variable.
     Environment(String),
-    /// This option of the command line.
+    /// An option of the command line.
     Argument(String),
 }
 
-/// Error of a setting, or of a file of settings.
+/// Error of a setting, or of a settings file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingsError {
-    /// Source of the setting at fault.
+    /// Source of the wrong setting.
     pub source: SettingSource,
-    /// The setting, as it was named; `None` if the whole file is at fault.
+    /// The name of the setting, as it was given. `None` if the error concerns the whole file.
     pub key: Option<String>,
-    /// The fault.
+    /// The error.
     pub fault: SettingsFault,
 }
 
-/// Fault of a setting, or of a file of them. The author of the setting can correct it.
+/// Kind of an error in a setting or a settings file. The author of the setting can correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingsFault {
     /// The file cannot be read, with the reason.
     Unreadable(String),
-    /// The file has more bytes than this limit.
+    /// The file is longer than this limit in bytes.
     TooLong(u64),
-    /// The file is no TOML, with the reason.
+    /// The file is not valid TOML, with the reason.
     Syntax(String),
-    /// The name is unknown; this setting may be meant.
+    /// The name is unknown, with a similar name if there is one.
     Unknown(Option<&'static str>),
-    /// The value is of the wrong kind; this kind is expected.
+    /// The value has the wrong type, with the expected type.
     WrongKind(&'static str),
-    /// The value is out of bounds.
+    /// The value is out of range.
     OutOfBounds {
-        /// The least.
+        /// The lower limit.
         least: String,
-        /// The most.
+        /// The upper limit.
         most: String,
     },
     /// The value is invalid, with the reason.
     Wrong(String),
-    /// The value is a key itself. The setting has to name the key file.
+    /// The value is a key itself. The setting has to be the name of the key file.
     IsSecret,
-    /// The setting contradicts another one.
+    /// The setting contradicts another setting.
     Contradiction(String),
 }
 
 impl SettingSource {
-    /// Strength of the source: a stronger one overrides.
+    /// Precedence of the source: a higher one overrides.
     pub(super) const fn strength(&self) -> u8 {
         match self {
             Self::Default | Self::Program => 0,
@@ -90,7 +90,8 @@ impl fmt::Display for SettingSource {
     }
 }
 
-/// The longest name that an error shows in full. No setting has a name half as long.
+/// Maximum number of characters of a name in an error message. All settings have much shorter
+/// names.
 const SHOWN_MAX: usize = 80;
 
 impl fmt::Display for SettingsError {

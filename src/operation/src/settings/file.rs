@@ -1,4 +1,4 @@
-//! Settings as a text of TOML, with the line of each.
+//! Settings in TOML, with the line of each.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -10,20 +10,21 @@ use super::error::{SettingSource, SettingsError, SettingsFault};
 use super::keys;
 use super::value::Given;
 
-/// A file of more is none of settings.
+/// Maximum length of a settings file.
 pub(crate) const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Sections within sections.
+/// Maximum depth of nested sections.
 const DEPTH_MAX: usize = 3;
 
-/// A name with its sections, its value, and where it stands.
+/// Full name, value and offset of a setting.
 type Found<'t> = (String, &'t DeValue<'t>, usize);
 
 impl Settings {
-    /// Takes the settings in a text of TOML, that of the file `path`.
+    /// Applies the settings in a TOML text, which comes from the file `path`.
     ///
     /// # Errors
-    /// The first fault, with its line: it is no TOML, no setting, or no value for the setting. Settings before it are taken.
+    /// The first error, with its line: the text is not TOML, a name is not a setting, or a value is invalid. Earlier settings
+    /// are applied.
     pub fn text(&mut self, path: &str, text: &str) -> Result<(), SettingsError> {
         let path: Arc<str> = path.into();
         let at = |offset: usize| {
@@ -44,7 +45,7 @@ impl Settings {
         }
         let table = DeTable::parse(text).map_err(|error| {
             let Range { start, .. } = error.span().unwrap_or_default();
-            // It quotes nothing of the text, in which there may be a secret.
+            // The message quotes nothing of the text, which may contain a secret.
             fail(start, SettingsFault::Syntax(one_line(error.message())))
         })?;
         let mut found = Vec::new();
@@ -63,12 +64,12 @@ impl Settings {
     }
 }
 
-/// All that stands in a table, and in the sections within it: of those that are none, too, so that what is in them is named. No
-/// setting is deeper than [`DEPTH_MAX`].
+/// Collects the values of a table and of its nested sections, including unknown sections, so that errors name the settings in
+/// them. No setting is nested deeper than [`DEPTH_MAX`].
 fn flatten<'t>(table: &'t DeTable<'t>, within: &str, depth: usize, found: &mut Vec<Found<'t>>) {
     for (key, value) in table {
         let key_name = match key.get_ref().as_ref() {
-            // In quotes it may be anything: it is no path, and not the section without a name.
+            // A quoted key may contain dots or be empty. It is neither a path nor a section.
             path if path.is_empty() || path.contains('.') => format!("\"{path}\""),
             plain => plain.to_owned(),
         };

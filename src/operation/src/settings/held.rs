@@ -1,4 +1,4 @@
-//! The types that settings have in the configurations, each as a value of a setting and back.
+//! Conversions between the values of settings and the field types of configurations.
 
 use core::net::SocketAddr;
 use core::num::NonZeroU64;
@@ -14,12 +14,12 @@ use doorbell::KeyRing;
 use doorbell::rails::RailFilter;
 use doorbell::worker::{Notify, SharedReceivesConfig};
 
-/// Type of a configuration's field that a setting is kept in.
+/// A field type of a configuration that holds a setting.
 pub(super) trait Held {
     fn show(&self) -> Value;
 
     /// # Errors
-    /// The value is not of this type. The old value stays.
+    /// The value does not fit the type. The field is unchanged.
     fn put(&mut self, value: &Value) -> Result<(), SettingsFault>;
 }
 
@@ -40,7 +40,7 @@ macro_rules! whole_numbers {
 
 whole_numbers!(u8, u16, u32, usize);
 
-/// Fault of a number that the type cannot hold. The bounds of the setting exclude it, unless they are wrong themselves.
+/// Error for a number that does not fit the type. Happens only if the bounds of the setting are wrong.
 fn too_large<N>() -> SettingsFault {
     let bits = size_of::<N>().saturating_mul(8);
     SettingsFault::Wrong(format!("must be a number of {bits} bits"))
@@ -108,7 +108,7 @@ impl Held for Mtu {
     }
 }
 
-/// Their depth; 0 is none.
+/// The depth; 0 means no shared receives.
 impl Held for Option<SharedReceivesConfig> {
     fn show(&self) -> Value {
         Value::Number(self.map_or(0, |shared| shared.depth.into()))
@@ -123,7 +123,7 @@ impl Held for Option<SharedReceivesConfig> {
     }
 }
 
-/// 0 is none.
+/// 0 means none.
 impl Held for Option<NonZeroU64> {
     fn show(&self) -> Value {
         Value::Number(self.map_or(0, NonZeroU64::get))
@@ -191,7 +191,7 @@ impl Held for Subnets {
         let mut subnets = Vec::new();
         let text = text(value)?;
         let parts = text.split(',').map(str::trim);
-        // Nothing at all is none; nothing between two commas is a mistake.
+        // An empty text is an empty list, but an empty part between two commas is an error.
         for (index, part) in parts.enumerate().filter(|_| !text.is_empty()) {
             let prefix: IpPrefix = part
                 .parse()
@@ -228,7 +228,7 @@ impl Held for Option<SocketAddr> {
 
 impl Held for Option<PathBuf> {
     fn show(&self) -> Value {
-        // Settings come as text, and so did this.
+        // Settings are given as text, and this path was, too.
         let path = self.as_ref().map(|path| path.to_string_lossy().into_owned());
         Value::Text(path.unwrap_or_default())
     }
@@ -243,7 +243,7 @@ impl Held for Option<PathBuf> {
     }
 }
 
-/// Whether the text is a key in place of the name of its file. Settings are shown, and keys never are.
+/// Whether the text is a key instead of the name of a key file. Settings are displayed, and keys must not be.
 fn holds_key(text: &str) -> bool {
     let is_hexadecimal = |part: &str| part.len() >= 32 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut parts = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '/');

@@ -1,4 +1,4 @@
-//! The table of settings: the name, the range and the field of each.
+//! The table of settings: name, range and field of each setting.
 
 use core::time::Duration;
 
@@ -11,30 +11,30 @@ use super::error::SettingsFault;
 use super::held::Held;
 use super::value::{Kind, Value};
 
-/// One setting.
+/// A setting.
 #[derive(Debug)]
 pub(super) struct Key {
-    /// The name with its sections, a dot behind each.
+    /// The full name: sections and name, separated by dots.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) read: fn(&SettingValues) -> Value,
     pub(super) write: fn(&mut SettingValues, &Value) -> Result<(), SettingsFault>,
 }
 
-/// Longest time of any setting.
+/// Longest duration of any setting.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Shortest time of any setting: the resolution of polls.
+/// Shortest duration of any setting.
 const MICROSECOND: Duration = Duration::from_micros(1);
 const SPAN: Kind = Kind::span(MICROSECOND, DAY);
-/// Range of queue depths, and of counts kept for peers.
+/// Range of queue depths, and of counts that are kept for peers.
 const DEPTH: Kind = Kind::count(1, 1 << 20);
-/// Range of send depths: requests have so many names, and one is for announcing receives.
+/// Range of send depths: limited by the number of request slots, one of which is for announcing receives.
 const SENDS: Kind = Kind::count(1, SLOTS_MAX as u64 - 1);
-/// Range of receive depths: the limit of a handshake.
+/// Range of receive depths: limited by the handshake.
 const RECEIVES: Kind = Kind::count(1, RECEIVE_DEPTH_MAX as u64);
-/// Range of the numbers of classes.
+/// Range of class numbers.
 const CLASS: Kind = Kind::count(0, CLASSES_MAX as u64 - 1);
-/// Range of the places that a link keeps.
+/// Range of the number of entries that a link keeps.
 const PLACES: Kind = Kind::count(1, SESSION_WINDOW_MAX as u64);
 const U32: u64 = u32::MAX as u64;
 
@@ -51,7 +51,7 @@ macro_rules! keys {
     (@place $values:ident, [$($root:ident).+], $($field:ident).+) => { $values.$($root).+.$($field).+ };
 }
 
-/// Settings of channels, those of applications and those of links.
+/// Settings of channels, for channels of the application and for channels of links.
 macro_rules! channel_keys {
     ($table:ident, $prefix:literal, $($root:ident).+) => {
         keys!($table, $prefix, [$($root).+] {
@@ -101,7 +101,8 @@ keys!(WORKER, "worker.", [worker] {
     "submissions_per_poll": Kind::count(1, U32) => submissions_per_poll;
 });
 
-/// Settings of the classes of Workers. There are classes once one of these differs from its default.
+/// Settings of the classes of a Worker. Classes are in use if one of these settings differs from its
+/// default.
 macro_rules! class_keys {
     ($table:ident { $($prefix:literal, $class:literal;)+ }) => {
         static $table: &[Key] = &[
@@ -210,7 +211,7 @@ keys!(HANDSHAKES, "handshakes.", [link.handshakes] {
     "making": Kind::count(1, 256) => making;
 });
 
-/// All there are, by sections, those without one first.
+/// All settings, by section; settings without a section come first.
 pub(super) fn all() -> impl Iterator<Item = &'static Key> {
     let tables = [
         GENERAL,
@@ -225,12 +226,12 @@ pub(super) fn all() -> impl Iterator<Item = &'static Key> {
     tables.into_iter().flatten()
 }
 
-/// The one of this name.
+/// The setting with this name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
     all().find(|key| key.name == name)
 }
 
-/// Whether settings stand in a section of this name, or in one within it.
+/// Whether this is the name of a section, or of a parent of sections.
 pub(super) fn is_section(name: &str) -> bool {
     all().any(|key| {
         key.name
@@ -239,27 +240,27 @@ pub(super) fn is_section(name: &str) -> bool {
     })
 }
 
-/// The variable of the environment for it.
+/// The environment variable of a setting.
 pub(super) fn variable(key: &Key) -> String {
     format!("{PREFIX}{}", key.name.replace('.', "_").to_ascii_uppercase())
 }
 
-/// In front of what is ours in the environment.
+/// Prefix of our environment variables.
 pub(super) const PREFIX: &str = "DOORBELL_";
 
-/// The setting that was meant by a name that is none's: with the same last part, or a letter or two away.
+/// A setting with a similar name: the same last part, or one or two different letters.
 pub(super) fn meant(name: &str) -> Option<&'static str> {
-    // Nothing that long is near to a name.
+    // No setting has such a long name.
     let name = Some(name).filter(|name| name.len() < 64)?;
     let last = name.rsplit('.').next().filter(|last| last.len() > 3);
     let same_last = all().find(|key| key.name.rsplit('.').next() == last);
-    // A short name with two other letters is another name.
+    // In a short name, two different letters are too many.
     let most = 2.min(name.len() / 4);
     let near = || all().find(|key| distance(key.name, name) <= most);
     same_last.or_else(near).map(|key| key.name)
 }
 
-/// The number of letters to insert, delete or change to turn one word into the other.
+/// The edit distance of two words: the number of letters to insert, delete or replace.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.chars().count()).collect();
     for (index, letter) in one.chars().enumerate() {
@@ -325,7 +326,8 @@ mod tests {
         }
     }
 
-    /// A bound that is accepted here and refused where it is for would fail a connect long after.
+    /// A bound that is accepted here, and refused where the value is used, would let a connect fail much
+    /// later.
     #[test]
     fn every_bound_is_accepted_where_it_is_for_and_one_more_is_not() {
         use doorbell_core::in_flight::storage_for;

@@ -1,6 +1,6 @@
-//! Settings from the program, a file, the environment and the command line, in this order; what comes later is stronger.
+//! Settings from defaults, a file, the environment and the command line. Later sources in this order override earlier ones.
 //!
-//! All settings are listed in [`keys`]. Nothing here opens a device. Each value has its source.
+//! All settings are listed in [`keys`]. Nothing here opens a device. The source of each value is recorded.
 
 mod error;
 mod file;
@@ -24,7 +24,7 @@ pub(crate) use file::FILE_BYTES_MAX;
 use keys::Key;
 use value::{Given, Value};
 
-/// The values of all settings, in the configurations that they are for. Defaults are those of the configurations.
+/// The values of all settings, in the configurations that use them. The defaults are those of the configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingValues {
@@ -32,21 +32,21 @@ pub struct SettingValues {
     pub rails: RailFilter,
     /// The key file, for [`KeyRing::from_file`](doorbell::KeyRing::from_file). Default: none.
     pub key_file: Option<PathBuf>,
-    /// Whether every peer that reaches the port is trusted, if no key file is named: for
-    /// [`Trust::unauthenticated_on_purpose`](doorbell::Trust::unauthenticated_on_purpose). Default: no. With neither, no Node is
+    /// Whether to trust every peer that can reach the port, if there is no key file: for
+    /// [`Trust::unauthenticated_on_purpose`](doorbell::Trust::unauthenticated_on_purpose). Default: no. Without both, no Node can be
     /// opened.
     pub unauthenticated: bool,
     /// The subnets of peers, for [`Trust::only_from`](doorbell::Trust::only_from). Default: all.
     pub only_from: Subnets,
-    /// The limit on each wait. Default: 30 s.
+    /// The limit of each wait. Default: 30 s.
     pub timeout: Duration,
-    /// The address where metrics are served, for [`MetricsServer::start`](crate::MetricsServer::start). Default: none.
+    /// The address at which metrics are served, for [`MetricsServer::start`](crate::MetricsServer::start). Default: none.
     pub metrics: Option<SocketAddr>,
     /// The lowest level of events that are logged. Default: off.
     pub log: LogLevel,
     /// The configuration of Workers.
     pub worker: WorkerConfig,
-    /// The configuration of channels that are no link's.
+    /// The configuration of channels, except those of links.
     pub channel: ChannelConfig,
     /// The configuration of links.
     pub link: LinkConfig,
@@ -77,7 +77,7 @@ impl Default for SettingValues {
 #[expect(clippy::exhaustive_structs, reason = "they are nothing else")]
 pub struct Subnets(pub Vec<IpPrefix>);
 
-/// The part of a [`MeshConfig`] that is common to all members.
+/// The part of a [`MeshConfig`] that is the same for all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MeshSettings {
@@ -122,7 +122,7 @@ impl Default for MeshSettings {
 }
 
 impl SettingValues {
-    /// Puts into a mesh's configuration what is set of it, its links with it.
+    /// Copies the settings of a mesh, including those of its links, into a configuration.
     pub const fn configure(&self, mesh: &mut MeshConfig) {
         let MeshSettings {
             window,
@@ -151,7 +151,7 @@ pub enum LogLevel {
     /// No events.
     #[default]
     Off,
-    /// Unexpected ends, as of a link.
+    /// Unexpected failures, for example the end of a link.
     Error,
     /// Faults that doorbell works around.
     Warn,
@@ -159,7 +159,7 @@ pub enum LogLevel {
     Info,
     /// The steps of these events.
     Debug,
-    /// Everything.
+    /// All events.
     Trace,
 }
 
@@ -187,11 +187,12 @@ impl LogLevel {
     }
 }
 
-/// Bytes that a link may keep of one kind of fragment, or of long requests: they are there from its beginning.
+/// Maximum number of bytes that a link may reserve for one kind of fragments, or for long requests. They are allocated with the
+/// link.
 const LINK_BYTES_MAX: u64 = 1 << 30;
 
-/// Variables with our prefix that are no settings. Some are read by the loader of libibverbs, by the program, by the plugin for
-/// NCCL, by the lab and by tests. Others are set by a cluster for a service that is called doorbell.
+/// Variables with our prefix that are not settings. Some are read by the loader of libibverbs, by the program, by the NCCL plugin,
+/// by the lab and by tests. A cluster sets others for a service with the name doorbell.
 const OTHERS: &[&str] = &[
     "CONFIG",
     "LIBIBVERBS",
@@ -214,8 +215,8 @@ const OTHERS: &[&str] = &[
 
 /// Settings, each with its source.
 ///
-/// The strongest source wins, in whichever order sources are read: the command line, then the environment, then a file, then the
-/// defaults.
+/// The source with the highest precedence wins, regardless of the order in which sources are read: the command line, then the
+/// environment, then a file, then the defaults.
 ///
 /// ```
 /// use doorbell_operation::{SettingValues, Settings};
@@ -234,19 +235,19 @@ const OTHERS: &[&str] = &[
 #[derive(Clone, Debug)]
 pub struct Settings {
     values: SettingValues,
-    /// One for each key, in the order of the keys.
+    /// One for each setting, in the order of the keys.
     sources: Vec<SettingSource>,
 }
 
-/// One setting as it is in effect.
+/// A setting in effect.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Setting<'s> {
-    /// Its name, with its sections.
+    /// Its full name.
     pub key: &'static str,
-    /// The variable of the environment that sets it.
+    /// Its environment variable.
     pub variable: String,
-    /// The value, as people read it.
+    /// The value as text.
     pub value: String,
     /// Its source.
     pub source: &'s SettingSource,
@@ -259,7 +260,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The defaults of a program.
+    /// Creates settings with the defaults of a program.
     #[must_use]
     pub fn new(own: SettingValues) -> Self {
         let defaults = SettingValues::default();
@@ -276,16 +277,16 @@ impl Settings {
         }
     }
 
-    /// Takes the settings of an environment: `DOORBELL_`, and the name in capitals with `_` for each dot.
+    /// Applies the environment variables of settings: `DOORBELL_`, and the name in capitals with `_` for each dot.
     ///
     /// # Errors
-    /// A variable that begins so is no setting, or has no value for it. Variables before it are taken.
+    /// A variable with this prefix is not a setting, or its value is invalid. Earlier variables are applied.
     pub fn environment(
         &mut self,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<(), SettingsError> {
         for (name, value) in variables {
-            // A name that is no text cannot be one of ours.
+            // A name that is not UTF-8 cannot be a setting.
             let Some(name) = name.to_str().filter(|name| name.starts_with(keys::PREFIX)) else {
                 continue;
             };
@@ -312,10 +313,10 @@ impl Settings {
         Ok(())
     }
 
-    /// Takes one setting of the command line, that `option` has.
+    /// Applies one setting of the command line. `option` is shown as its source.
     ///
     /// # Errors
-    /// There is no such setting, or this is no value for it.
+    /// The setting does not exist, or the value is invalid.
     pub fn argument(&mut self, option: &str, key: &str, value: &str) -> Result<(), SettingsError> {
         let source = SettingSource::Argument(option.to_owned());
         self.set(source, key, Given::Bare(value))
@@ -333,7 +334,7 @@ impl Settings {
         let Some((key, from)) = found else {
             return Err(fail(source, SettingsFault::Unknown(keys::meant(name))));
         };
-        // A weaker value is to be right, too: it counts where the other is gone.
+        // A value that is overridden is validated nevertheless, since it takes effect once the other is removed.
         let mut aside;
         let is_weaker = source.strength() < from.strength();
         let values = if is_weaker {
@@ -351,11 +352,11 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether what is set goes together.
+    /// Checks whether the settings are consistent.
     ///
     /// # Errors
-    /// Two settings contradict each other, or ask together for more memory than a link may have; where both came from is said. Or no
-    /// link would work with one.
+    /// Two settings contradict each other, or require together more memory than a link may have; the error names both sources. Or no
+    /// link would work with one of them.
     pub fn check(&self) -> Result<(), SettingsError> {
         if self.values.unauthenticated && self.values.key_file.is_some() {
             let of = self.source_of("key_file");
@@ -459,7 +460,7 @@ impl Settings {
         &self.values
     }
 
-    /// The source of a setting's value; `None` where there is no such setting.
+    /// The source of a setting's value. `None` if the setting does not exist.
     #[must_use]
     pub fn source(&self, key: &str) -> Option<&SettingSource> {
         let mut sources = keys::all().zip(&self.sources);
@@ -468,7 +469,7 @@ impl Settings {
             .map(|(_, source)| source)
     }
 
-    /// All settings there are.
+    /// All settings.
     pub fn iter(&self) -> impl Iterator<Item = Setting<'_>> {
         self.each().map(|(key, value, source)| Setting {
             key: key.name,
@@ -478,7 +479,7 @@ impl Settings {
         })
     }
 
-    /// The values in effect, as a file has them, and behind each where it came from.
+    /// The values in effect as TOML, each with its source in a comment.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let (mut lines, mut section) = (Vec::new(), "");
@@ -511,7 +512,7 @@ impl Settings {
     }
 }
 
-/// Whether a variable is one that others read.
+/// Whether a variable is not a setting.
 fn is_of_others(name: &str) -> bool {
     let name = name.strip_prefix(keys::PREFIX).unwrap_or(name);
     let is_other = |other: &&str| match other.strip_suffix('*') {
@@ -521,7 +522,7 @@ fn is_of_others(name: &str) -> bool {
     OTHERS.iter().any(is_other) || is_of_service(name)
 }
 
-/// Whether a cluster sets it for a service whose name begins with ours, as of `doorbell-metrics`. No setting ends so.
+/// Whether a cluster sets it for a service whose name begins with ours, for example `doorbell-metrics`. No setting has such a name.
 ///
 /// Source: Kubernetes, "Service", discovering services by environment variables.
 fn is_of_service(name: &str) -> bool {

@@ -1,21 +1,21 @@
-//! Values and kinds of settings, read from text and written again.
+//! Values and types of settings, parsed from text and written as text.
 
 use core::time::Duration;
 
 use super::error::SettingsFault;
 
-/// The value of one setting.
+/// The value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// A count, or bytes.
+    /// A count, or a number of bytes.
     Number(u64),
     Span(Duration),
     Flag(bool),
-    /// Text in a form of the setting's own.
+    /// Text in a format that is specific to the setting.
     Text(String),
 }
 
-/// Kind of values that a setting takes.
+/// Type of a setting.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Count {
@@ -32,22 +32,22 @@ pub(super) enum Kind {
     },
     /// True or false.
     Flag,
-    /// Text that the type behind the setting reads; the string describes its form.
+    /// Text that the type of the field parses. The string describes its format.
     Text(&'static str),
 }
 
-/// A value as it was found.
+/// A value as it was given.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Given<'t> {
-    /// A number in a file; none if it is negative or too large for any setting.
+    /// An integer in a file. `None` if it is negative or does not fit into 64 bits.
     Number(Option<u64>),
-    /// True or false in a file.
+    /// A boolean in a file.
     Flag(bool),
-    /// Text that has quotes in a file, and nothing else there.
+    /// A string in a file.
     Quoted(&'t str),
-    /// Text of the environment or a command line, which may be a number as well.
+    /// Text from the environment or a command line, which may be a number.
     Bare(&'t str),
-    /// A value that no setting has: a date, a list.
+    /// A value of a type that no setting has: a date, a list.
     Other,
 }
 
@@ -64,10 +64,10 @@ impl Kind {
         Self::Span { least, most }
     }
 
-    /// Reads a value of this kind.
+    /// Parses a value of this type.
     ///
     /// # Errors
-    /// The value is of another kind, or out of bounds.
+    /// The value has another type, or is out of range.
     pub(super) fn read(&self, given: Given<'_>) -> Result<Value, SettingsFault> {
         match (*self, given) {
             (Self::Count { least, most }, Given::Number(number)) => bounded(number, least, most),
@@ -158,7 +158,8 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Reads digits, with or without a unit. The inner `None` is a number too large for any setting.
+/// Parses digits with an optional unit. The inner `None` is a number that does not fit into 64
+/// bits.
 fn read_bytes(text: &str) -> Option<Option<u64>> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'K' => (text.strip_suffix('K')?, 1_u64 << 10),
@@ -170,7 +171,7 @@ fn read_bytes(text: &str) -> Option<Option<u64>> {
     is_digits(digits).then(|| number(digits))
 }
 
-/// The units of time, the longest first, with their nanoseconds.
+/// Units of time in nanoseconds, the longest first.
 const UNITS: &[(&str, u64)] = &[
     ("h", 3_600_000_000_000),
     ("m", 60_000_000_000),
@@ -180,7 +181,7 @@ const UNITS: &[(&str, u64)] = &[
     ("ns", 1),
 ];
 
-/// Reads digits and a unit. The inner `None` is a time too long for any setting.
+/// Parses digits and a unit. The inner `None` is a time that does not fit.
 fn read_span(text: &str) -> Option<Option<Duration>> {
     let end = text.find(|character: char| !character.is_ascii_digit())?;
     let (digits, unit) = text.split_at_checked(end)?;
@@ -190,7 +191,7 @@ fn read_span(text: &str) -> Option<Option<Duration>> {
     is_digits(digits).then(|| nanoseconds(digits).map(Duration::from_nanos))
 }
 
-/// In the longest unit of which it is a whole number.
+/// Writes a duration in the longest unit of which it is a multiple.
 fn write_span(span: Duration) -> String {
     let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     let whole = UNITS

@@ -1,4 +1,4 @@
-//! Datagrams to hosts on our links, which make the kernel find out which of them do not answer.
+//! Sends datagrams to hosts on local links, so that the kernel resolves their hardware addresses.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -16,21 +16,22 @@ use doorbell::NodeError;
 /// The discard port. Source: RFC 863.
 const DISCARD: u16 = 9;
 
-/// The longest wait for answers: a host on a link answers in milliseconds, and the kernel asks again after a second.
+/// Longest wait for answers: a host on the link answers in milliseconds, and the kernel retries after a second.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The pause between queries of the kernel's table.
+/// Interval between queries of the kernel's neighbour table.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl Topology {
-    /// Makes the kernel resolve the hardware addresses of these peers, and reads its table of neighbours.
+    /// Makes the kernel resolve the hardware addresses of these peers, and reads its neighbour table.
     ///
-    /// The kernel's table has only hosts that were sent to. So one datagram goes to the discard port of each address in a subnet
-    /// of a usable rail of this host. The wait for answers ends after a second. Addresses of other subnets, of this host, and
-    /// link-local ones are passed over. Datagrams that could not be sent are listed in [`Topology::failures`].
+    /// The kernel's table contains only hosts that packets were sent to. So one datagram is sent to the discard port of each
+    /// address in a subnet of a usable rail of this host. The wait for answers ends after a second. Addresses of other subnets,
+    /// of this host, and link-local addresses are skipped. Datagrams that could not be sent are listed in
+    /// [`Topology::failures`].
     ///
     /// # Errors
-    /// The interfaces could not be listed.
+    /// The interfaces cannot be listed.
     pub fn ask_neighbours(&mut self, rdma: &Rdma, peers: &[IpAddr]) -> Result<(), NodeError> {
         let mut asked = Vec::new();
         for (own, peer) in self.in_reach(peers) {

@@ -1,6 +1,7 @@
-//! A look at all this host has: devices and addresses by `ffi`, the rest by proc, sysfs and netlink.
+//! Surveys this host: devices and addresses through `ffi`, everything else from procfs, sysfs and netlink.
 //!
-//! The survey runs no program, and changes nothing. It sends nothing, except to peers that are named to [`asking`].
+//! The survey runs no program and changes nothing. It sends packets only to the peers that are passed to
+//! [`asking`].
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +17,7 @@ mod neighbours;
 mod netlink;
 mod routes;
 
-/// Directories that facts are read from; others in tests.
+/// Directories from which facts are read. Tests use others.
 struct Roots<'r> {
     infiniband: &'r Path,
     net: &'r Path,
@@ -24,19 +25,19 @@ struct Roots<'r> {
     kernel: &'r Path,
 }
 
-/// How many partition keys of a port are read: more than any port has.
+/// Maximum number of partition keys that are read of a port, more than any port has.
 const PKEYS_MAX: u32 = 256;
 
-/// The flag of an interface that is set up. Source: `netdevice(7)`.
+/// The flag of an interface that is administratively up. Source: `netdevice(7)`.
 const IFF_UP: u32 = 1;
 
 impl Topology {
     /// Surveys this host, in the network namespace of the calling thread.
     ///
-    /// Sources that cannot be read are named in [`Topology::failures`].
+    /// Sources that cannot be read are listed in [`Topology::failures`].
     ///
     /// # Errors
-    /// Neither devices nor interfaces could be listed.
+    /// The interfaces cannot be listed.
     pub fn of_this_host(rdma: &Rdma) -> Result<Self, NodeError> {
         let roots = Roots {
             infiniband: Path::new("/sys/class/infiniband"),
@@ -46,7 +47,7 @@ impl Topology {
         };
         let interfaces = rdma.interfaces()?;
         let mut failures = Vec::new();
-        // Without RDMA in the kernel there is still a host to look at.
+        // Without RDMA devices, the rest of the host is still surveyed.
         let devices = rdma.devices().unwrap_or_else(|error| {
             failures.push(format!("RDMA devices: {error}"));
             Vec::new()
@@ -104,8 +105,8 @@ impl Roots<'_> {
         }
     }
 
-    /// The interfaces a port is on: of its GIDs, the one a software device names, and that of the same
-    /// function where the device has one port.
+    /// The interfaces of a port: those of its GIDs, the one that a software device names as its parent, and, for a
+    /// device with one port, those of the same PCI function.
     ///
     /// Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
     fn netdevs(&self, device: &str, port: u8, ports: usize) -> Vec<String> {
@@ -150,7 +151,7 @@ impl Roots<'_> {
             ..InterfaceFacts::default()
         };
         let folder = self.net.join(&interface.name);
-        // Sysfs shows the namespace it was mounted in, which may be another.
+        // Sysfs shows the namespace in which it was mounted, which may be a different one.
         if number(&folder.join("ifindex")) == Some(interface.index) {
             facts.mtu_bytes = number(&folder.join("mtu"));
             facts.is_up = read(&folder.join("flags"))
@@ -168,7 +169,7 @@ impl Roots<'_> {
         facts
     }
 
-    /// The settings in effect: of an interface and of all, the larger of both.
+    /// The settings in effect: the larger of the interface's value and the value for all interfaces.
     ///
     /// Source: Linux, Documentation/networking/ip-sysctl.rst, and include/linux/inetdevice.h.
     fn arp(&self, interface: &str) -> ArpFacts {
@@ -186,7 +187,7 @@ impl Roots<'_> {
     }
 }
 
-/// The text of a small file, if there is any.
+/// The text of a small file. `None` if it cannot be read or is empty.
 fn read(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let text = text.trim();
@@ -197,7 +198,7 @@ fn number(path: &Path) -> Option<u32> {
     read(path)?.parse().ok()
 }
 
-/// The names in a folder; none if it cannot be read.
+/// The names in a folder. Empty if it cannot be read.
 fn entries(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries
@@ -214,7 +215,7 @@ mod tests {
     use std::path::Path;
     use tempfile::TempDir;
 
-    /// Writes a file in the folder, in folders that are made for it.
+    /// Writes a file in the folder, and creates the folders above it.
     fn write(folder: &TempDir, path: &str, text: &str) {
         let path = folder.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!(roots.pkeys("rxe0", 1), Some(vec![0xffff, 0x8001]));
         assert_eq!(roots.pkeys("rxe0", 2), None);
         assert_eq!(roots.netdevs("rxe0", 1, 1), ["eth0", "eth1"]);
-        // With two ports it is unknown which of them the interface of the function belongs to.
+        // With two ports, it is unknown to which of them the interface of the function belongs.
         assert_eq!(roots.netdevs("rxe0", 1, 2), ["eth0"]);
         write(&folder, "rxe0/ports/3/pkeys/0", "0x0000\n");
         assert_eq!(roots.pkeys("rxe0", 3), Some(vec![]));

@@ -12,15 +12,15 @@ const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
 const NDA_DST: u16 = 1;
 
-/// The length of what a neighbour's message begins with.
+/// Length of the header of a neighbour message.
 const NEIGHBOUR_BYTES: usize = 12;
 
-/// States of an entry. One that needs no hardware address is none of ours.
+/// States of an entry. Entries that need no hardware address are skipped.
 const INCOMPLETE: u16 = 0x01;
 const FAILED: u16 = 0x20;
 const NO_ARP: u16 = 0x40;
 
-/// Known neighbours on the links of these interfaces, of either family.
+/// Known neighbours on the links of these interfaces, of both families.
 pub(super) fn all(interfaces: &[Interface]) -> Result<Vec<NeighbourFacts>> {
     let mut found = Vec::new();
     Netlink::open()?.dump(RTM_GETNEIGH, &[0; NEIGHBOUR_BYTES], |kind, body| {
@@ -29,7 +29,7 @@ pub(super) fn all(interfaces: &[Interface]) -> Result<Vec<NeighbourFacts>> {
     Ok(found)
 }
 
-/// Reads one entry; `None` if it has no hardware address to resolve, or if its interface is gone.
+/// Parses one entry. `None` if it needs no hardware address, or if its interface is not listed.
 fn neighbour(kind: u16, body: &[u8], interfaces: &[Interface]) -> Option<NeighbourFacts> {
     if kind != RTM_NEWNEIGH {
         return None;
@@ -57,7 +57,7 @@ mod tests {
     use doorbell::provider::Interface;
     use rustix::io::{Errno, Result};
 
-    /// Reads a part as it is read of the kernel.
+    /// Parses a part as if it came from the kernel.
     fn read(part: &[u8], found: &mut Vec<NeighbourFacts>) -> Result<bool> {
         read_part(part, |kind, body| found.extend(neighbour(kind, body, &here())))
     }
@@ -67,7 +67,7 @@ mod tests {
         body.extend(index.to_ne_bytes());
         body.extend(state.to_ne_bytes());
         body.extend([0, 1]);
-        // A hardware address first, as no order is promised.
+        // The hardware address comes first, since the order is not guaranteed.
         body.extend([10_u16.to_ne_bytes(), 2_u16.to_ne_bytes()].concat());
         body.extend([2, 0, 0, 0, 0, 1, 0, 0]);
         body.extend(u16::try_from(4 + address.len()).unwrap().to_ne_bytes());

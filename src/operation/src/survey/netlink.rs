@@ -1,4 +1,4 @@
-//! Questions to the kernel by rtnetlink, and what all its answers have in common.
+//! Requests to the kernel by rtnetlink, and the common part of the answers.
 //!
 //! Source: `netlink(7)`, `rtnetlink(7)`.
 
@@ -15,17 +15,18 @@ const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-/// The length of a message's header.
+/// Length of a message's header.
 const HEADER_BYTES: usize = 16;
 
-/// How long the kernel is waited for, which answers at once, and how many parts its answer may have.
+/// Timeout for an answer of the kernel, which normally comes at once, and the maximum number of its
+/// parts.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PARTS_MAX: usize = 4096;
 
-/// More than the kernel puts into one part.
+/// Larger than any part that the kernel sends.
 const PART_BYTES: usize = 64 << 10;
 
-/// A socket to ask on, one question after the other.
+/// A netlink socket for requests, one after the other.
 #[derive(Debug)]
 pub(super) struct Netlink {
     socket: OwnedFd,
@@ -47,7 +48,7 @@ impl Netlink {
         })
     }
 
-    /// Asks for all there is of a kind, and gives the messages of the answer to `each`, by type and body.
+    /// Requests all objects of a kind, and passes the messages of the answer to `each`: type and body.
     pub(super) fn dump(&mut self, kind: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<()> {
         send(
             &self.socket,
@@ -62,7 +63,7 @@ impl Netlink {
         Err(Errno::MSGSIZE)
     }
 
-    /// Asks for one thing, and gives the messages of the answer to `each`.
+    /// Requests one object, and passes the messages of the answer to `each`.
     pub(super) fn ask(&mut self, kind: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<()> {
         send(
             &self.socket,
@@ -84,13 +85,13 @@ fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     request.extend(bytes.to_ne_bytes());
     request.extend(kind.to_ne_bytes());
     request.extend(flags.to_ne_bytes());
-    // No number and no sender: nothing else is under way on this socket.
+    // Sequence number and sender are 0: there is only one request at a time on this socket.
     request.extend([0; 8]);
     request.extend(body);
     request
 }
 
-/// Reads one part of an answer; returns whether it was the last part of a dump.
+/// Parses one part of an answer. Returns whether it was the last part of a dump.
 pub(super) fn read_part(mut part: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<bool> {
     while !part.is_empty() {
         let bytes = u32_at(part, 0).and_then(|bytes| usize::try_from(bytes).ok());
@@ -125,7 +126,7 @@ pub(super) fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     }
 }
 
-/// The address that a value is.
+/// Converts a value to an address.
 pub(super) fn address_of(value: &[u8]) -> Option<IpAddr> {
     match (<[u8; 4]>::try_from(value), <[u8; 16]>::try_from(value)) {
         (Ok(v4), _) => Some(IpAddr::V4(Ipv4Addr::from(v4))),
@@ -134,7 +135,7 @@ pub(super) fn address_of(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Rounds a length up to the 4 bytes at which the next attribute or message begins.
+/// Rounds a length up to 4 bytes, the alignment of attributes and messages.
 pub(super) const fn aligned(bytes: usize) -> usize {
     bytes.saturating_add(3) & !3
 }

@@ -1,7 +1,6 @@
-//! By which interface the kernel sends from an address of ours, by netlink.
+//! The interfaces through which the kernel sends from a local address, by netlink.
 //!
-//! Only where several interfaces share a subnet is that a question. Source: `rtnetlink(7)`; Linux
-//! include/uapi/linux/rtnetlink.h.
+//! This matters only if several interfaces are in the same subnet. Source: `rtnetlink(7)`; Linux include/uapi/linux/rtnetlink.h.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::collections::BTreeSet;
@@ -19,13 +18,13 @@ const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
 const AF_INET: u8 = 2;
 
-/// The length of what a route's message begins with.
+/// Length of the header of a route message.
 const ROUTE_BYTES: usize = 12;
 
-/// How many bits a whole address of IPv4 has.
+/// Number of bits of an IPv4 address.
 const WHOLE_BITS: u8 = 32;
 
-/// The ways from each address to another host of a subnet that its interface shares.
+/// The routes from each address to another host of a subnet that several interfaces share.
 pub(super) fn of_shared_subnets(interfaces: &[Interface]) -> Result<Vec<RouteFacts>> {
     let ways = ways(interfaces);
     if ways.is_empty() {
@@ -42,7 +41,7 @@ pub(super) fn of_shared_subnets(interfaces: &[Interface]) -> Result<Vec<RouteFac
     facts.collect()
 }
 
-/// From which address to which host of its subnet: IPv4 alone, for which interfaces answer for each other.
+/// Pairs of a local address and another host of its subnet. Only IPv4, since only there interfaces answer for each other.
 fn ways(interfaces: &[Interface]) -> Vec<(Ipv4Addr, Ipv4Addr)> {
     let all = || {
         let each = interfaces.iter().flat_map(|interface| {
@@ -62,13 +61,13 @@ fn ways(interfaces: &[Interface]) -> Vec<(Ipv4Addr, Ipv4Addr)> {
             if index == other_index || !is_shared {
                 continue;
             }
-            // The addresses that lie in both subnets.
+            // The smaller of both subnets: its addresses are in both.
             let shared = if other.prefix_bits() > address.prefix_bits() {
                 other
             } else {
                 address
             };
-            // Each shared subnet is asked about once, however many interfaces share it.
+            // Each shared subnet is queried once, however many interfaces share it.
             if !asked.insert((from, shared.subnet().address(), shared.prefix_bits())) {
                 continue;
             }
@@ -92,7 +91,7 @@ fn hosts_of(subnet: IpPrefix) -> impl Iterator<Item = Ipv4Addr> {
         let hosts = u32::MAX.checked_shr(u32::from(subnet.prefix_bits())).unwrap_or(0);
         first | hosts
     });
-    // In a subnet of two addresses or of one, all are hosts' addresses.
+    // In a subnet of one or two addresses, all are host addresses.
     let edge = u32::from(subnet.prefix_bits() < WHOLE_BITS.saturating_sub(1));
     let range = first
         .zip(last)
@@ -100,7 +99,7 @@ fn hosts_of(subnet: IpPrefix) -> impl Iterator<Item = Ipv4Addr> {
     range.into_iter().flatten().map(Ipv4Addr::from_bits)
 }
 
-/// The interface; none if the kernel sends such a packet by none of these.
+/// The interface through which a packet leaves. `None` if the kernel does not send it, or sends it through none of these.
 fn leaves_by(
     netlink: &mut Netlink,
     from: Ipv4Addr,
@@ -115,7 +114,7 @@ fn leaves_by(
         }
     });
     match answer {
-        // A missing way is an answer, too, and so is a way on which all packets are dropped.
+        // These errors are valid results: there is no route, or the route drops all packets.
         Err(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ACCESS | Errno::INVAL) => return Ok(None),
         answer => answer?,
     }
@@ -164,10 +163,10 @@ mod tests {
             ("eth2", &["10.0.1.1/24"]),
         ];
         assert_eq!(asked(&shared), ["10.0.0.1 10.0.0.3", "10.0.0.2 10.0.0.3"]);
-        // In the smaller one of two, and to the last host that there is.
+        // The smaller of two subnets, and its last host.
         let within = [("eth0", &["10.0.0.9/8"][..]), ("eth1", &["10.1.0.5/30"])];
         assert_eq!(asked(&within), ["10.0.0.9 10.1.0.6", "10.1.0.5 10.1.0.6"]);
-        // Two addresses of one interface, addresses of links alone, and no peer left to ask for.
+        // Two addresses of one interface, only link-local addresses, and no peer left to ask about.
         for none in [
             [
                 ("eth0", &["10.0.0.1/24", "10.0.0.2/24"][..]),
@@ -180,7 +179,7 @@ mod tests {
         }
     }
 
-    /// As many interfaces as a host with a network for each of its guests may have: their pairs times their addresses is too much to look through.
+    /// As many interfaces as a host with a network for each of its guests may have. Their pairs times their addresses are too many to search.
     #[test]
     fn a_subnet_that_many_interfaces_share_is_asked_about_once_for_each() {
         let many: Vec<_> = (1..=250_u8)
@@ -207,7 +206,7 @@ mod tests {
         let here = Ipv4Addr::LOCALHOST;
         let by = leaves_by(&mut netlink, here, Ipv4Addr::new(127, 0, 0, 9), &lo).unwrap();
         assert_eq!(by.as_deref(), Some("lo"));
-        // No host may send from there.
+        // No host may send from this address.
         let from_nowhere = Ipv4Addr::new(240, 0, 0, 1);
         assert_eq!(leaves_by(&mut netlink, from_nowhere, here, &lo), Ok(None));
         assert!(of_shared_subnets(&lo).unwrap().is_empty());

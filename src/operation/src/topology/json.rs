@@ -1,5 +1,5 @@
-//! A topology as JSON. Addresses, GIDs and rules are text there. The values themselves are serde's; here is the text of those
-//! that are not, and what a snapshot is beside its topology.
+//! A topology as JSON. Addresses, GIDs and rules are written as text. This file has the conversions that serde does not
+//! derive, and the fields that a snapshot has in addition to the topology.
 
 use core::fmt::{self, Display};
 use core::net::{IpAddr, Ipv6Addr};
@@ -9,14 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use super::Topology;
 
-/// The version this writes, and the only one it reads. Fields may be added without a new one.
+/// The format version that is written, and the only one that is read. New fields do not need a new version.
 const FORMAT: u32 = 1;
 
-/// The fault in a snapshot.
+/// Reason why a snapshot cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The text is not JSON, or a field is missing, of another type, or invalid. The text has the field and the line.
+    /// The text is not JSON, or a field is missing, has another type, or is invalid. The message names the field and the
+    /// line.
     Json(String),
     /// The format version is unknown.
     Format(u32),
@@ -36,7 +37,7 @@ impl Display for SnapshotError {
 
 impl core::error::Error for SnapshotError {}
 
-/// A topology with its version in front.
+/// A topology, preceded by its version.
 #[derive(Serialize)]
 struct Document<'t> {
     doorbell_topology: u32,
@@ -50,10 +51,10 @@ struct Version {
 }
 
 impl Topology {
-    /// The snapshot: one JSON document.
+    /// Writes the snapshot as one JSON document.
     ///
     /// # Errors
-    /// None that is known of.
+    /// None are known.
     pub fn to_json(&self) -> Result<String, SnapshotError> {
         let document = Document {
             doorbell_topology: FORMAT,
@@ -65,10 +66,10 @@ impl Topology {
     /// Reads a snapshot.
     ///
     /// # Errors
-    /// The text is no snapshot, or one of another version.
+    /// The text is not a snapshot, or has another version.
     pub fn from_json(text: &str) -> Result<Self, SnapshotError> {
         let json = |error: serde_json::Error| SnapshotError::Json(error.to_string());
-        // The version first: another may have other fields.
+        // The version is checked first: other versions may have other fields.
         let Version { doorbell_topology } = serde_json::from_str(text).map_err(json)?;
         if doorbell_topology != FORMAT {
             return Err(SnapshotError::Format(doorbell_topology));
@@ -77,7 +78,7 @@ impl Topology {
     }
 }
 
-/// A value that is text: by how it is displayed, and read from that.
+/// Serializes a value as text, by `Display` and `FromStr`.
 pub(super) mod text {
     use core::fmt::Display;
     use core::str::FromStr;
@@ -93,7 +94,7 @@ pub(super) mod text {
     }
 }
 
-/// Many of them.
+/// Serializes a list of such values.
 pub(super) mod texts {
     use core::fmt::Display;
     use core::str::FromStr;
@@ -115,7 +116,7 @@ pub(super) mod texts {
     }
 }
 
-/// Reads a text that stands for something.
+/// Parses a text into a value.
 fn read<T: core::str::FromStr, E: serde::de::Error>(text: &str, what: &str) -> Result<T, E> {
     text.parse().map_err(|_| wrong(what, text))
 }
@@ -124,7 +125,7 @@ fn wrong<E: serde::de::Error>(what: &str, value: impl Display) -> E {
     E::custom(format_args!("the {what} `{value}` means nothing there"))
 }
 
-/// The report of a device about a port, which is not serde's by itself.
+/// Serializes a port report, which does not implement serde's traits.
 pub(super) mod report {
     use doorbell::provider::PortReport;
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
@@ -207,7 +208,7 @@ struct GidTableEntry {
     address: Option<String>,
 }
 
-/// Its kind: whether a RoCEv2 GID is of IPv4 its value says.
+/// The kind of a GID. The value of a RoCEv2 GID tells whether it is IPv4 or IPv6.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
@@ -227,7 +228,7 @@ impl GidTableEntry {
                 GidKind::RoceV1 => Kind::RoceV1,
                 GidKind::RoceV2Ipv4 | GidKind::RoceV2Ipv6 => Kind::RoceV2,
                 GidKind::Unknown(number) => Kind::Unknown(number),
-                // The kinds may grow; those that do are not in this version of the format.
+                // New kinds are not part of this version of the format.
                 _ => Kind::Unknown(u32::MAX),
             },
             netdev: entry.interface.as_ref().map(ToString::to_string),
@@ -241,7 +242,7 @@ impl GidTableEntry {
             Some(text) => Some(read(text, "address of a GID")?),
             None => None,
         };
-        // The value of a GID and its address are one thing.
+        // The value of a GID contains its address.
         if address.is_some_and(|address| address.address() != gid.to_ip()) {
             let address = self.address.as_deref().unwrap_or_default();
             return Err(wrong(&format!("address of GID {}", self.gid), address));

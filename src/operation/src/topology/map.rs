@@ -1,4 +1,4 @@
-//! Several hosts, and the ways between them: by rails, or through other hosts if no rail reaches.
+//! Several hosts, and the routes between them: by rails, or through other hosts if no rails pair.
 
 use std::collections::VecDeque;
 
@@ -6,11 +6,11 @@ use doorbell::rails::{Candidate, LocalRail, NotChosen, PairedRails, Verdict, pai
 
 use super::Topology;
 
-/// Hosts and the pairs of rails between them.
+/// Hosts, and the pairs of rails between them.
 #[derive(Clone, Debug)]
 pub struct Map<'t> {
     hosts: Vec<Host<'t>>,
-    /// For each host, for each other: the pairs from the first one's view.
+    /// For each ordered pair of hosts: the pairs of rails as the first host sees them.
     reaches: Vec<Vec<Reach>>,
 }
 
@@ -20,18 +20,18 @@ struct Host<'t> {
     rails: Vec<(LocalRail, Candidate)>,
 }
 
-/// The rails by which one host reaches another. Rails are named by their index among [`Map::rails`].
+/// The rails by which one host reaches another. Rails are identified by their index in [`Map::rails`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reach {
     /// The pairs, the best first.
     pub pairs: Vec<PairedRails>,
-    /// The rails of the first that are in none, and why.
+    /// The rails of the first host that are in no pair, and the reason.
     pub without: Vec<(usize, NotChosen)>,
 }
 
 impl<'t> Map<'t> {
-    /// Pairs the rails of every two of the hosts.
+    /// Pairs the rails of every two hosts.
     #[must_use]
     pub fn new(topologies: &'t [Topology]) -> Self {
         let hosts: Vec<Host<'t>> = topologies
@@ -56,13 +56,13 @@ impl<'t> Map<'t> {
         self.hosts.len()
     }
 
-    /// One of the hosts.
+    /// The topology of a host.
     #[must_use]
     pub fn topology(&self, host: usize) -> Option<&'t Topology> {
         self.hosts.get(host).map(|host| host.topology)
     }
 
-    /// The rails it uses, in the order they are offered.
+    /// The usable rails of a host, in the order in which they are offered.
     pub fn rails(&self, host: usize) -> impl Iterator<Item = &LocalRail> {
         let host = self.hosts.get(host);
         host.into_iter()
@@ -76,8 +76,8 @@ impl<'t> Map<'t> {
         self.reaches.get(from)?.get(to)
     }
 
-    /// The shortest way from one host to another, with both ends, over other hosts if no rails pair. Among ways of the same
-    /// length, the one past the hosts that come first.
+    /// The shortest route from one host to another, including both, through other hosts if no rails pair. Among routes of
+    /// the same length, hosts with lower indices are preferred.
     #[must_use]
     pub fn route(&self, from: usize, to: usize) -> Option<Vec<usize>> {
         let mut before: Vec<Option<usize>> = vec![None; self.hosts()];

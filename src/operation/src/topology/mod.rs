@@ -1,6 +1,6 @@
-//! Facts of a host: its ports, interfaces and neighbours, as one value, taken on one machine and examined on another.
+//! The facts of a host: its ports, interfaces and neighbours. They can be collected on one machine and examined on another.
 //!
-//! `survey` collects the facts, and [`crate::preflight`] draws conclusions from them.
+//! `survey` collects the facts, and [`crate::preflight`] checks them.
 
 use core::net::IpAddr;
 
@@ -17,14 +17,14 @@ pub use map::{Map, Reach};
 
 pub use json::SnapshotError;
 
-/// Everything on a host that decides which hosts it reaches.
+/// All facts of a host that decide which hosts it can reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Topology {
-    /// The host's name.
+    /// The name of the host.
     pub host: String,
-    /// Its kernel's release.
+    /// The release of its kernel.
     pub kernel: String,
-    /// When this was taken, in seconds since 1970; zero if unknown.
+    /// Time of the survey, in seconds since 1970; 0 if unknown.
     pub taken_unix_s: u64,
     /// The filter of the rails that it uses.
     #[serde(with = "json::text")]
@@ -33,12 +33,12 @@ pub struct Topology {
     pub ports: Vec<PortFacts>,
     /// The network interfaces of its network namespace.
     pub interfaces: Vec<InterfaceFacts>,
-    /// Known addresses of hosts on its links.
+    /// Known addresses of other hosts on its links.
     pub neighbours: Vec<NeighbourFacts>,
-    /// The interface that it sends by, if several are in one subnet.
+    /// The interfaces through which it sends, if several are in one subnet.
     #[serde(default)]
     pub routes: Vec<RouteFacts>,
-    /// Peers that it has to reach: a peer that does not answer, or is in no subnet of a rail, is an error.
+    /// Peers that it has to reach. A peer that does not answer, or is in no subnet of a rail, is an error.
     #[serde(default)]
     pub peers: Vec<IpAddr>,
     /// Sources that could not be read, each with the reason.
@@ -48,22 +48,22 @@ pub struct Topology {
 /// One port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PortFacts {
-    /// Report of the device on the port.
+    /// The report of the device about the port.
     #[serde(flatten, with = "json::report")]
     pub report: PortReport,
-    /// The device's GUID, as sysfs writes it.
+    /// The GUID of the device, as sysfs writes it.
     pub node_guid: Option<String>,
-    /// The kernel's driver of the device underneath; none for a virtual one.
+    /// The kernel driver of the underlying device. `None` for a virtual device.
     pub driver: Option<String>,
-    /// The firmware's version.
+    /// The version of the firmware.
     pub firmware: Option<String>,
-    /// The PCI address of the device underneath.
+    /// The PCI address of the underlying device.
     pub pci_address: Option<String>,
-    /// Its folder in sysfs, which is its place in the tree of PCI bridges.
+    /// The folder of the underlying device in sysfs, which shows its position in the tree of PCI bridges.
     pub sysfs_path: Option<String>,
-    /// The network interfaces it is on, by name, in whichever network namespace they are.
+    /// The names of its network interfaces, in whichever network namespace they are.
     pub netdevs: Vec<String>,
-    /// Its table of partition keys; none if it could not be read.
+    /// Its table of partition keys. `None` if it could not be read.
     pub pkeys: Option<Vec<u16>>,
 }
 
@@ -72,27 +72,27 @@ pub struct PortFacts {
 pub struct InterfaceFacts {
     /// Its name.
     pub name: String,
-    /// Its number.
+    /// Its index.
     pub index: u32,
-    /// Whether the administrator has it up.
+    /// Whether it is administratively up.
     #[serde(rename = "up")]
     pub is_up: Option<bool>,
-    /// Whether the other end of its cable is up.
+    /// Whether it has a carrier: the other end of its cable is up.
     #[serde(rename = "carrier")]
     pub has_carrier: Option<bool>,
     /// Its MTU in bytes.
     pub mtu_bytes: Option<u32>,
     /// Its hardware address.
     pub hardware_address: Option<String>,
-    /// Its addresses, each with the prefix length it really has.
+    /// Its addresses, each with its actual prefix length.
     #[serde(with = "json::texts")]
     pub addresses: Vec<IpPrefix>,
-    /// Its settings of ARP.
+    /// Its ARP settings.
     #[serde(flatten)]
     pub arp: ArpFacts,
 }
 
-/// Settings of an interface as they are in effect: of its own and those for all, the stricter.
+/// ARP settings of an interface that are in effect: the stricter of its own value and the value for all interfaces.
 ///
 /// Source: Linux, Documentation/networking/ip-sysctl.rst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -110,25 +110,25 @@ pub struct ArpFacts {
     pub rp_filter: Option<u8>,
 }
 
-/// Knowledge of another host's address on a link.
+/// The kernel's knowledge of another host's address on a link.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NeighbourFacts {
     /// The interface of the link.
     pub netdev: String,
-    /// The address.
+    /// The address of the other host.
     pub address: IpAddr,
     /// Whether its hardware address is known.
     pub state: NeighbourState,
 }
 
-/// The interface by which the kernel sends from an address of this host to another address of the same subnet.
+/// The interface through which the kernel sends from an address of this host to another address of the same subnet.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RouteFacts {
     /// The address of this host.
     pub from: IpAddr,
     /// The address of another host.
     pub to: IpAddr,
-    /// The interface; none if such a packet is not sent.
+    /// The interface. `None` if the kernel does not send such a packet.
     pub netdev: Option<String>,
 }
 
@@ -140,15 +140,15 @@ pub struct RouteFacts {
 pub enum NeighbourState {
     /// The hardware address is known.
     Known,
-    /// It was asked for, and has not answered yet.
+    /// The kernel has requested it, and no answer has arrived yet.
     Incomplete,
-    /// It was asked for, and did not answer.
+    /// The kernel has requested it, and got no answer.
     Failed,
 }
 
 impl Topology {
-    /// The part of it that concerns some devices: their ports, the interfaces of these, and the neighbours, routes and failures of those. Nothing
-    /// of another device is left.
+    /// Returns only the facts that concern the selected devices: their ports, the interfaces of these, and the neighbours, routes and failures of
+    /// the interfaces. No fact of another device is kept.
     #[must_use]
     pub fn of_devices(&self, is_kept: impl Fn(&str) -> bool) -> Self {
         let ports = self.ports.iter();
@@ -204,7 +204,7 @@ impl Topology {
         }
     }
 
-    /// Its rails in the order they are offered to peers, those that are not used last, each with its reason.
+    /// Its rails in the order in which they are offered to peers. Unusable rails come last, each with its reason.
     #[must_use]
     pub fn rails(&self) -> Vec<LocalRail> {
         let ports = self.ports.iter();
@@ -215,7 +215,7 @@ impl Topology {
         rails
     }
 
-    /// The rails that are used, as they are paired with those of a peer.
+    /// The usable rails, with the candidates that are paired with those of a peer.
     #[must_use]
     pub fn candidates(&self) -> Vec<(LocalRail, Candidate)> {
         let rails = self.rails();
@@ -232,7 +232,7 @@ impl Topology {
             });
             let candidate = Candidate {
                 rail: advertised,
-                // There are no more rails than may be advertised, so no more ports either.
+                // A port number fits, since there are no more ports than rails that may be advertised.
                 port: u8::try_from(number).unwrap_or(u8::MAX),
             };
             (rail, candidate)
@@ -240,7 +240,7 @@ impl Topology {
         usable.map(numbered).collect()
     }
 
-    /// The peers in a subnet of a rail that is used, each once, behind the address of ours that it is reached from.
+    /// The peers in a subnet of a usable rail, each once, with the local address from which it is reached.
     pub(crate) fn in_reach(&self, peers: &[IpAddr]) -> Vec<(IpAddr, IpAddr)> {
         let rails = self.rails();
         let subnets = rails.iter().filter_map(|rail| Some(rail.source.ok()?.address));
@@ -262,7 +262,7 @@ impl Topology {
         addresses.any(|address| address.address() == ip)
     }
 
-    /// The port of a device.
+    /// A port of a device.
     #[must_use]
     pub fn port(&self, device: &str, number: u8) -> Option<&PortFacts> {
         let mut ports = self.ports.iter().map(|port| (port, &port.report));
@@ -272,7 +272,7 @@ impl Topology {
         ports.find(is_it).map(|(port, _)| port)
     }
 
-    /// The interface a usable rail is on.
+    /// The interface of a usable rail.
     #[must_use]
     pub fn interface_of(&self, rail: &LocalRail) -> Option<&InterfaceFacts> {
         let gid_index = rail.source.ok()?.gid_index;
@@ -281,15 +281,15 @@ impl Topology {
         self.interface(entry.interface.as_deref()?)
     }
 
-    /// The interface of this name.
+    /// The interface with this name.
     #[must_use]
     pub fn interface(&self, name: &str) -> Option<&InterfaceFacts> {
         self.interfaces.iter().find(|interface| interface.name == name)
     }
 
-    /// The interfaces a port is on that are in this network namespace.
+    /// The interfaces of a port that are in this network namespace.
     ///
-    /// The interfaces of its GIDs, if there are any: names alone prove nothing, since another namespace may have the same.
+    /// If its GIDs name interfaces, only these: another namespace may have interfaces with the same names.
     #[must_use]
     pub fn interfaces_of(&self, port: &PortFacts) -> Vec<&InterfaceFacts> {
         let gids = port.report.gids.iter().filter(|entry| entry.is_roce_v2());
@@ -310,14 +310,14 @@ impl Topology {
 }
 
 impl InterfaceFacts {
-    /// Its addresses that say which host they are of, wherever one is.
+    /// Its addresses that are unique beyond a link or a host.
     pub fn routable(&self) -> impl Iterator<Item = IpPrefix> {
         let addresses = self.addresses.iter().copied();
         addresses.filter(|address| !is_link_local(address.address()) && !address.address().is_loopback())
     }
 }
 
-/// Whether an address counts on its own link alone.
+/// Whether an address is valid only on its own link.
 pub(crate) const fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -325,7 +325,7 @@ pub(crate) const fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// A rail as people call it.
+/// The name of a rail in messages.
 pub(crate) fn name_of(rail: &LocalRail) -> String {
     match (rail.source, rail.source.err()) {
         (Ok(source), _) => format!("{}:{} {}", rail.device, rail.port, source.address),

@@ -1,4 +1,4 @@
-//! Settings by the order of their sources, the reports of wrong ones, and the values that are never printed.
+//! Tests of settings: the precedence of their sources, the reports of wrong ones, and the values that are never printed.
 
 use core::num::NonZeroU64;
 use core::time::Duration;
@@ -53,8 +53,8 @@ fn changed_settings_keep_every_promise() {
     }
 }
 
-/// The command line is before the environment, that before a file, and that before the defaults of the program and of
-/// doorbell. The order of reading does not matter.
+/// The command line overrides the environment, and the environment overrides a file. A file overrides the defaults of
+/// the program and of doorbell. The order of reading does not matter.
 #[test]
 fn the_order_is_that_of_strength_and_not_of_reading() {
     let file = "timeout = \"4s\"\n[worker]\nslots = 4\nslot_bytes = \"4K\"\n[mesh]\nwindow = 4\n";
@@ -165,7 +165,7 @@ fn every_kind_of_setting_arrives_where_it_is_for() {
     values.configure(&mut mesh);
     assert_eq!(mesh.resend_after, Duration::from_secs(1));
     assert_eq!(mesh.link.message_bytes_max, 2 << 20);
-    // And away again.
+    // The setting is removed again.
     settings.argument("--set", "only_from", "").unwrap();
     settings.argument("--set", "metrics", "").unwrap();
     settings.argument("--set", "worker.shared_receives", "0").unwrap();
@@ -247,10 +247,10 @@ fn what_is_wrong_is_told_with_its_line_and_name() {
             "{told}"
         );
     }
-    // However deep.
+    // Any depth of nesting is refused.
     let deep = told(&format!("{}a = 1", "a.".repeat(32_000)));
     assert!(deep.starts_with("a.toml:1: ") && deep.len() < 200, "{deep}");
-    // The first that is wrong, by its place and not by its name.
+    // The report is about the first wrong setting in the file, not in the order of names.
     assert!(told("z = 1\na = 1").starts_with("a.toml:1: z: "));
     assert_eq!(
         told(&"#".repeat(65_537)),
@@ -287,7 +287,7 @@ fn the_environment_is_held_to_the_same() {
         .environment([("DOORBELL_RAILS".into(), bytes)])
         .unwrap_err();
     assert_eq!(error.to_string(), "DOORBELL_RAILS: rails: not valid UTF-8");
-    // Variables that are no settings, or are read elsewhere.
+    // Variables that are not settings, or are read elsewhere.
     let others = variables(&[
         ("DOORBELL_LIBIBVERBS", "x"),
         ("DOORBELL_NCCL_EAGER_BYTES", "x"),
@@ -304,7 +304,7 @@ fn the_environment_is_held_to_the_same() {
     Settings::default().environment(others).unwrap();
 }
 
-/// One that counts for nothing here is to be right all the same.
+/// A value that is overridden must be valid all the same.
 #[test]
 fn what_is_weaker_is_checked_too() {
     let mut settings = Settings::default();
@@ -342,7 +342,7 @@ fn channels_that_no_link_works_with_are_named() {
         assert!(error.starts_with(&said), "{error}");
         settings.argument("--set", &key, right).unwrap();
         settings.check().unwrap();
-        // Channels outside links may choose it.
+        // Channels outside links may use this value.
         settings
             .argument("--set", &format!("channel.{name}"), wrong)
             .unwrap();
@@ -350,7 +350,7 @@ fn channels_that_no_link_works_with_are_named() {
     }
 }
 
-/// Links of a mesh acknowledge only after the mesh's time, too.
+/// Links of a mesh also delay acknowledgments by the mesh's time.
 #[test]
 fn what_a_mesh_tells_late_contradicts_when_its_links_give_up() {
     let mut settings = Settings::default();
@@ -367,7 +367,7 @@ fn what_a_mesh_tells_late_contradicts_when_its_links_give_up() {
     );
 }
 
-/// All of it is there from the beginning of a link.
+/// A link allocates all of this memory when it starts.
 #[test]
 fn memory_of_a_link_beyond_all_bounds_is_a_contradiction() {
     for name in ["retained", "ahead", "requests"] {
@@ -397,7 +397,7 @@ fn memory_of_a_link_beyond_all_bounds_is_a_contradiction() {
     }
 }
 
-/// A name in quotes is no path: else a setting might stand in a file twice.
+/// A quoted name is not a path. Otherwise a file could contain a setting twice.
 #[test]
 fn a_name_in_quotes_is_no_path() {
     for text in [
@@ -416,7 +416,8 @@ fn a_name_in_quotes_is_no_path() {
         .unwrap();
 }
 
-/// A key where its file is to be named is neither taken nor shown, and neither is one in front of which a name is wrong.
+/// A key in place of the name of a key file is neither accepted nor printed. The same holds after a wrong name on the
+/// line.
 #[test]
 fn keys_are_never_told() {
     let secret = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -463,13 +464,13 @@ fn a_file_is_read_and_one_that_is_not_there_is_named() {
     );
     let missing = folder.join("missing.toml");
     let error = settings.file(&missing).unwrap_err().to_string();
-    // There is no line to name.
+    // The error has no line to name.
     let named = format!("{}: ", missing.display());
     assert!(
         error.starts_with(&named) && error.contains("No such file"),
         "{error}"
     );
-    // No process ever writes to it, and the read does not wait for one.
+    // No process ever writes to the FIFO, and the read does not wait for one.
     let fifo = folder.join("fifo.toml");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let error = settings.file(&fifo).unwrap_err().to_string();
@@ -501,13 +502,13 @@ fn classes_are_there_once_one_of_their_settings_is_not_its_default() {
     }
 }
 
-/// The documentation has the name of every setting.
+/// The documentation names every setting.
 #[test]
 fn the_documentation_names_every_setting() {
     let text = include_str!("../../../../docs/operation.md");
     for setting in Settings::default().iter() {
         let (section, name) = setting.key.rsplit_once('.').unwrap_or(("", setting.key));
-        // Links' channels have what channels have.
+        // The channels of links have the settings of channels.
         let section = match section {
             "link.channel" => "channel",
             class if class.starts_with("worker.class") => "worker.class",

@@ -1,8 +1,9 @@
-//! Any text as a file of settings: what must hold. Tests and the fuzzer run it.
+//! Checks arbitrary text as a file of settings. Tests and the fuzzer run these checks.
 
 use doorbell_operation::{SettingSource, Settings};
 
-/// Panics if reading `bytes` as settings breaks a promise. Returns whether all of it is settings.
+/// Panics if reading `bytes` as settings violates an invariant. Returns whether all of the text is
+/// valid settings.
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(text) = core::str::from_utf8(bytes) else {
         return false;
@@ -21,13 +22,13 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
             told.starts_with(&format!("a.toml:{line}: ")) && told.len() < 1024,
             "{told}"
         );
-        // Output to a terminal moves nothing there.
+        // The text contains no control characters for a terminal.
         assert!(
             !told.contains(|character: char| character.is_control()),
             "{told:?}"
         );
     }
-    // Settings in effect are written so that they can be read again, with the same effect.
+    // Settings in effect are written in a form that can be read again, with the same effect.
     let written = settings.to_toml();
     let mut again = Settings::default();
     again
@@ -40,7 +41,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     taken.is_ok()
 }
 
-/// Each came from where it can have come from, and what came from nowhere is the default.
+/// Each setting names a possible source, and each setting without a source has its default.
 fn check_sources(settings: &Settings, lines: usize) {
     let defaults = Settings::default();
     for (setting, default) in settings.iter().zip(defaults.iter()) {

@@ -1,4 +1,4 @@
-//! The report on devices, as a serializable document and as aligned text. Nothing is looked up here.
+//! The report on devices, as a serializable document and as aligned text. Nothing is queried here.
 
 use core::fmt::Write as _;
 use core::net::IpAddr;
@@ -14,9 +14,9 @@ use crate::columns::{Align, aligned};
 pub(super) struct Listing {
     pub(super) library: Library,
     pub(super) devices: Vec<Device>,
-    /// Devices of the kernel that libibverbs has no driver for.
+    /// Kernel devices for which libibverbs has no driver.
     pub(super) kernel_only: Vec<String>,
-    /// If there are no devices: the parts that the machine lacks.
+    /// If there are no devices: the missing parts of the machine.
     pub(super) missing: Vec<String>,
     pub(super) ports_usable: usize,
     pub(super) ports_total: usize,
@@ -40,9 +40,9 @@ pub(super) struct Device {
     pub(super) pci_address: Option<String>,
     pub(super) sysfs_path: Option<String>,
     pub(super) numa_node: Option<u16>,
-    /// Whether it registers dma-bufs, if it could be asked.
+    /// Whether it can register dma-bufs. `None` if unknown.
     pub(super) imports_dmabuf: Option<bool>,
-    /// Operations whose memory it can page on demand, if it could be asked.
+    /// Operations for which it supports on-demand paging. `None` if unknown.
     pub(super) on_demand: Option<Vec<String>>,
     pub(super) quirks: DeviceQuirks,
     pub(super) ports: Vec<Port>,
@@ -69,25 +69,25 @@ pub(super) struct Port {
     pub(super) mtu_max_bytes: Option<u32>,
     pub(super) speed_mbps: Option<u32>,
     pub(super) usable: bool,
-    /// Why it is not.
+    /// The reason, if it is not usable.
     pub(super) reason: Option<String>,
     pub(super) gids: Vec<Gid>,
 }
 
-/// One filled entry of a GID table.
+/// A filled entry of a GID table.
 #[derive(Serialize)]
 pub(super) struct Gid {
     pub(super) index: u32,
     pub(super) gid: String,
     pub(super) kind: String,
-    /// The address it stands for, whether an interface has it or not.
+    /// The address that the GID contains, whether or not an interface has it.
     #[serde(skip)]
     ip: IpAddr,
-    /// With the prefix length of its interface.
+    /// With the prefix length of the interface.
     pub(super) address: Option<String>,
     pub(super) netdev: Option<String>,
     pub(super) usable: bool,
-    /// Why it is not.
+    /// The reason, if it is not usable.
     pub(super) reason: Option<String>,
 }
 
@@ -111,7 +111,7 @@ impl Listing {
         }
     }
 
-    /// For people to read, the verdict last.
+    /// The report as text. The last line is the result.
     pub(super) fn to_text(&self, verbose: bool) -> String {
         let mut text = String::new();
         let release = match &self.library.rdma_core {
@@ -153,7 +153,7 @@ impl Listing {
 }
 
 impl Device {
-    /// Makes the report of a device from everything that was found.
+    /// Builds the report of a device from a complete survey.
     pub(super) fn of(found: &DeviceReport) -> Self {
         Self {
             driver: found.driver.clone(),
@@ -170,7 +170,7 @@ impl Device {
         }
     }
 
-    /// Makes the report from the device's ports alone, without its place in the machine.
+    /// Builds the report from the ports only, without the device's location.
     pub(super) fn new(name: &str, quirks: Quirks, ports: &[PortReport]) -> Self {
         Self {
             name: name.to_owned(),
@@ -344,7 +344,7 @@ impl Gid {
     }
 }
 
-/// Why a connection cannot be made with this entry.
+/// The reason why no connection can be made with this entry.
 fn why_not(entry: &GidEntry, port: Option<Unusable>) -> Option<String> {
     match (entry.kind, &entry.interface) {
         (GidKind::Infiniband, _) => Some("InfiniBand, not RoCE".into()),
@@ -352,7 +352,7 @@ fn why_not(entry: &GidEntry, port: Option<Unusable>) -> Option<String> {
         (GidKind::Unknown(_), _) => Some("not a kind that is known".into()),
         (_, None) => Some("its network interface is not in this network namespace".into()),
         (_, Some(interface)) if entry.address.is_none() => Some(format!("not an IP address of {interface}")),
-        // A queue pair's address vector names its GID by eight bits.
+        // The address vector of a queue pair identifies its GID by eight bits.
         _ if entry.index > u32::from(u8::MAX) => Some("its index is beyond 255".into()),
         _ => port.map(|reason| reason.to_string()),
     }
@@ -362,7 +362,7 @@ fn verdict(reason: Option<&str>) -> String {
     reason.map_or("usable".to_owned(), |reason| format!("not usable: {reason}"))
 }
 
-/// Adds one line, without blanks at its end.
+/// Adds a line, without trailing spaces.
 fn line(text: &mut String, arguments: core::fmt::Arguments<'_>) {
     let start = text.len();
     // Writing to a string does not fail.

@@ -1,4 +1,4 @@
-//! The rendering of made-up devices, as text and JSON.
+//! Tests of the output for made-up devices, as text and JSON.
 
 use core::net::IpAddr;
 
@@ -22,7 +22,7 @@ fn entry(index: u32, kind: GidKind, gid: &str, here: Option<(&str, Option<u8>)>)
     }
 }
 
-/// A port of a device, in use.
+/// Creates a usable port of a device.
 pub(crate) fn port(device: &str, gids: Vec<GidEntry>) -> PortReport {
     PortReport {
         device: Name::try_from(device).unwrap(),
@@ -174,7 +174,7 @@ fn json_has_the_documented_shape() {
     assert_eq!(json["ports_usable"], 1);
     assert_eq!(json["ports_total"], 3);
     assert_eq!(json["kernel_only"], serde_json::json!(["irdma0"]));
-    // Something is there, so nothing is missing.
+    // A device exists, so nothing is reported as missing.
     assert_eq!(json["missing"], serde_json::json!([]));
     let port = &json["devices"][0]["ports"][0];
     assert_eq!(port["state"], "ACTIVE");

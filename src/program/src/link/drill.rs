@@ -1,4 +1,4 @@
-//! Commands at their times: what is made to fail while the link carries messages, and when that was.
+//! Runs commands at given times that make rails fail while the link carries messages, and records when they ran.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -14,17 +14,17 @@ use doorbell::within;
 
 use crate::value::parse_seconds;
 
-/// How often the thread of the commands looks whether the link is as a command wants it.
+/// Interval at which the command thread checks whether the link has the state that a command waits for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A command and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// Time from when the link was up.
+    /// Time after the link was connected.
     pub(super) after: Duration,
-    /// The rail that it makes fail, if the command line names one.
+    /// The rail that the command makes fail, if the command line names one.
     pub(super) rail: Option<u8>,
-    /// The state of the link without which it does not begin.
+    /// The state of the link that the command waits for.
     wanted: Wanted,
     pub(super) command: String,
 }
@@ -32,13 +32,13 @@ pub(crate) struct Order {
 /// The state of the link that a command waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wanted {
-    /// So many rails are up: no more, and no fewer.
+    /// Exactly this number of rails is up.
     up: Option<u64>,
-    /// So many messages came at least.
+    /// At least this number of messages has arrived.
     came: Option<u64>,
 }
 
-/// The state of the link, for the thread of the commands.
+/// The state of the link, shared with the command thread.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) up: AtomicU64,
@@ -46,7 +46,7 @@ pub(super) struct Seen {
 }
 
 impl Wanted {
-    /// Whether the link is so; else its state in words.
+    /// Checks whether the link has this state. Otherwise returns a description of the difference.
     fn look(self, seen: &Seen) -> Result<(), String> {
         let (up, came) = (seen.up.load(Ordering::Relaxed), seen.came.load(Ordering::Relaxed));
         if self.up.is_none_or(|wanted| wanted == up) && self.came.is_none_or(|wanted| wanted <= came) {
@@ -66,7 +66,7 @@ impl Wanted {
 }
 
 impl Order {
-    /// Reads SECONDS=COMMAND, with /RAIL, and with a list of ,up=N and ,came=N before the equals sign of the command.
+    /// Parses SECONDS=COMMAND, with an optional /RAIL, and with a list of ,up=N and ,came=N before the equals sign of the command.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let wrong = "not SECONDS=COMMAND";
         let (after, mut rest) = text.split_at(text.find(['=', ',']).ok_or(wrong)?);
@@ -109,7 +109,7 @@ fn parse_rail(text: &str) -> Result<u8, String> {
     })
 }
 
-/// The begin or the end of a command. Notes are sent in the order of time.
+/// The begin or the end of a command. Notes are sent in chronological order.
 #[derive(Debug)]
 pub(super) enum Note {
     /// A command begins, which makes this rail fail.
@@ -118,12 +118,12 @@ pub(super) enum Note {
         rail: Option<u8>,
         at: Instant,
     },
-    /// It is over: how long it took, and what was wrong with it.
+    /// The command has ended: its duration, and its error if it failed.
     Over { took: Duration, failure: Option<String> },
 }
 
-/// Carries out the orders on a thread of its own, which ends when the receiver is dropped. A command whose state of the link does not come
-/// within `patience` is a failure.
+/// Runs the orders on a separate thread, which ends when the receiver is dropped. A command fails if the link does not reach the wanted
+/// state within `patience`.
 pub(super) fn begin(
     mut orders: Vec<Order>,
     seen: Arc<Seen>,
@@ -146,7 +146,7 @@ pub(super) fn begin(
     Ok(noted)
 }
 
-/// Waits until the link is as the command wants it; else what it lacks.
+/// Waits until the link has the state that the command waits for. Otherwise returns a description of the difference.
 fn await_state(order: &Order, seen: &Seen, patience: Duration) -> Result<(), String> {
     let until = now().after(patience);
     loop {
@@ -161,7 +161,7 @@ fn await_state(order: &Order, seen: &Seen, patience: Duration) -> Result<(), Str
 fn carry_out(order: Order, awaited: Result<(), String>, notes: &Sender<Note>) -> Option<()> {
     let Order { rail, command, .. } = order;
     let mut shell = Command::new("sh");
-    // Standard output belongs to the report. With `-e`, the first failing command ends the shell, and its status is reported.
+    // Standard output belongs to the report. With `-e`, the shell exits at the first failing command, with its status.
     shell
         .args(["-e", "-c", &command])
         .stdin(Stdio::null())
@@ -263,7 +263,7 @@ mod tests {
         };
         assert_eq!(command, "true");
         assert!(failure.contains('3'), "{failure}");
-        // Each as late as this machine likes, and none too soon.
+        // Each may be late on a busy machine, but not early.
         assert!(*first >= before.after(Duration::from_millis(1)) && first < second);
         assert!(*second >= before.after(Duration::from_millis(50)));
     }

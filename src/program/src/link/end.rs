@@ -1,4 +1,4 @@
-//! One end of the link: it sends, takes what comes, and keeps account of both.
+//! One end of the link: sends and receives messages, and keeps account of both.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -13,36 +13,36 @@ use super::watch::{Watch, span};
 use crate::changes::Changes;
 use crate::report::Failure;
 
-/// The most messages that are given to the link in one turn.
+/// Maximum number of messages that are passed to the link in one turn.
 const BURST: u32 = 32;
 
-/// How much the side that connects sends.
+/// Amount that the connecting side sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Amount {
     Messages(u64),
-    /// For this long after the link is up.
+    /// For this duration after the link is connected.
     For(Duration),
 }
 
 /// The role of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The side that connects: how much it sends, and its wish for the other side.
+    /// The connecting side: the amount that it sends, and its wish for the other side.
     Client { amount: Amount, wish: Wish },
-    /// The side that follows the other's wish.
+    /// The listening side, which follows the other side's wish.
     Listener,
 }
 
-/// The progress of this side with its messages.
+/// Stage of this side's sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Nothing was sent yet.
     Before,
-    /// Numbered messages are sent, at most `per_second` a second.
+    /// Numbered messages are being sent, at most `per_second` per second.
     Sending {
         per_second: u32,
     },
-    /// All messages but the last were sent.
+    /// All messages except the last one were sent.
     Ending,
     All,
     /// The link was closed.
@@ -60,22 +60,22 @@ pub(super) struct End<P: Provider, N: Network> {
     pub(super) incoming: Incoming,
     /// One-sided requests to windows of the other side.
     pub(super) asking: Asking,
-    /// Windows for the other side, once its wish has arrived.
+    /// Windows for the other side, created after its wish has arrived.
     pub(super) opened: Option<Opened<P>>,
     pub(super) watch: Watch,
     pub(super) counts: SessionCounts,
     epochs: Vec<u32>,
-    /// Peers that connected beside the first one.
+    /// Number of peers that connected after the first one.
     pub(super) others: u32,
-    /// Whether something is still to be done to the link while it carries messages.
+    /// Whether commands still have to run while the link carries messages.
     pub(super) is_wanted: bool,
-    /// How long closing may take.
+    /// Time limit for closing.
     close_within: Duration,
-    /// When the devices were last asked what changed.
+    /// Polls the devices for changes.
     changes: Changes,
-    /// The new handle of this side, if its address or port changed.
+    /// The new handle of this side, if its address or port has changed.
     pub(super) moved: Option<Handle>,
-    /// Why rails were not connected when the link ended.
+    /// Reasons why rails were not connected when the link ended.
     pub(super) not_connected: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ impl<P: Provider, N: Network> End<P, N> {
         Ok(())
     }
 
-    /// The epoch of the last connection a rail had.
+    /// The epoch of a rail's last connection.
     pub(super) fn epoch(&self, rail: u8) -> u32 {
         self.epochs.get(usize::from(rail)).copied().unwrap_or(0)
     }
@@ -205,7 +205,7 @@ impl<P: Provider, N: Network> End<P, N> {
             self.not_connected = rails.map(ToString::to_string).collect();
         }
         for event in events.iter().copied() {
-            // The end of a link takes its rails down. These rails did not die.
+            // The end of a link also takes its rails down. These rails did not die.
             if has_ended && matches!(event, SessionEvent::RailDown { .. }) {
                 continue;
             }
@@ -218,14 +218,14 @@ impl<P: Provider, N: Network> End<P, N> {
         Ok(has_sent || has_come || !events.is_empty())
     }
 
-    /// Opens windows to the other side, if its wish asks for some.
+    /// Opens windows for the other side, if its wish asks for one-sided requests.
     fn open_windows(&mut self) -> Result<(), Failure> {
         let wish = self.incoming.wish.filter(|wish| wish.op.is_one_sided());
         let (Some(wish), Some(link), None, Part::Listener) = (wish, self.link, &self.opened, self.part)
         else {
             return Ok(());
         };
-        // No more than a link would ask for.
+        // Limited to the size that a link would request.
         let piece_bytes = usize::try_from(wish.message_bytes)?.clamp(HEADER_BYTES, 1 << 20);
         let links = &mut self.links;
         let opened = Opened::new(&self.workers, (wish.op, piece_bytes), |worker, window| {
@@ -240,7 +240,7 @@ impl<P: Provider, N: Network> End<P, N> {
         self.node.within(Duration::ZERO).instant()
     }
 
-    /// Keeps the link's counts and epochs, which are gone once the link is over.
+    /// Saves the link's counts and epochs, which are not available after its end.
     fn remember(&mut self) {
         let Some(link) = self.link.filter(|_| self.watch.over.is_none()) else {
             return;
@@ -252,7 +252,7 @@ impl<P: Provider, N: Network> End<P, N> {
         );
     }
 
-    /// Sends messages; returns whether the link accepted any.
+    /// Sends messages. Returns whether the link accepted any.
     fn send(&mut self, now: Instant) -> bool {
         let Some(link) = self
             .link
@@ -270,7 +270,7 @@ impl<P: Provider, N: Network> End<P, N> {
         has_sent
     }
 
-    /// Sends the next message, or goes on to the next stage. Returns whether there may be more to send.
+    /// Sends the next message, or changes to the next stage. Returns whether there may be more to send.
     fn advance(&mut self, link: LinkId, now: Instant) -> bool {
         match (self.stage, self.part) {
             (Stage::Before, Part::Client { wish, .. }) => {
@@ -317,7 +317,8 @@ impl<P: Provider, N: Network> End<P, N> {
                     Part::Listener => self.incoming.ended.is_some(),
                 };
                 if is_enough {
-                    // Commands come while the link is up, and no message beside those that were asked for.
+                    // Commands need a connected link, but no more messages than requested are sent. So the
+                    // stage changes only after the last command.
                     let waits = self.is_wanted && matches!(part, Part::Client { .. });
                     if !waits {
                         self.stage = Stage::Ending;
@@ -340,14 +341,15 @@ impl<P: Provider, N: Network> End<P, N> {
                 }
                 self.took(taken, self.stage)
             }
-            // The peer checks its windows after the last message, so all one-sided requests have to end before.
+            // The peer checks its windows after the last message, so all one-sided requests have to be
+            // completed before.
             (Stage::Ending, _) if self.asking.open() > 0 => false,
             (Stage::Ending, _) => {
                 let message = self.outgoing.end(self.asking.asked);
                 let taken = self.links.send(link, message);
                 self.took(taken, Stage::All)
             }
-            // The side that began closes, once nothing is open on either.
+            // The connecting side closes the link after neither side has open requests.
             (Stage::All, Part::Client { .. }) => {
                 if self.incoming.ended.is_some() && self.outgoing.open() == 0 {
                     self.links.close(link, self.node.within(self.close_within));
@@ -368,7 +370,7 @@ impl<P: Provider, N: Network> End<P, N> {
     }
 }
 
-/// Whether one more message may go after so long.
+/// Whether one more message may be sent after this time.
 fn is_due(sent: u64, per_second: u32, ran: Duration) -> bool {
     if per_second == 0 {
         return true;

@@ -1,4 +1,4 @@
-//! `doorbell link`: numbered messages both ways over a link, while its rails are made to fail, and what became of each.
+//! `doorbell link`: sends numbered messages both ways over a link while its rails are made to fail, and accounts for each message.
 
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -40,10 +40,10 @@ use report::{Ending, Judged, Report};
 use stream::Wish;
 pub(crate) use watch::span;
 
-/// How often a missing handle file is looked for.
+/// Interval at which a missing handle file is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How long an idle poll loop sleeps: hosts of a lab share processors with the kernel's work for Soft-RoCE.
+/// Sleep time of an idle poll loop: hosts of a lab share processors with the kernel's work for Soft-RoCE.
 const NAP: Duration = Duration::from_micros(50);
 
 /// The remote access that the peer gets to windows granted to it.
@@ -179,7 +179,7 @@ pub(crate) struct Arguments {
     peers: Peers,
 }
 
-/// A size that a link takes, and that holds a message's number.
+/// Parses a size that a link accepts, and that has room for the header of a message.
 fn parse_size(text: &str) -> Result<u32, String> {
     let bytes = parse_bytes(text)?;
     let least = u32::try_from(stream::HEADER_BYTES).unwrap_or(u32::MAX);
@@ -226,7 +226,7 @@ impl Arguments {
     }
 }
 
-/// Gives a link these times, and the others that go with them.
+/// Sets these times of a link, and the times that depend on them.
 pub(crate) fn set_times(
     config: &mut LinkConfig,
     dead_after: Option<Duration>,
@@ -242,7 +242,7 @@ pub(crate) fn set_times(
     session.recover_within = recover_within.unwrap_or(session.recover_within);
 }
 
-/// The longest timeout, 4.096 us times a power of two, with which a device gives up before the session does.
+/// The largest timeout, 4.096 us times a power of two, with which a device gives up before the session does.
 fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
     let attempts = u64::from(retry_count).saturating_add(1);
     let all_ns = |power: u8| 4096_u64.saturating_mul(1 << power).saturating_mul(attempts);
@@ -252,16 +252,16 @@ fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
         .unwrap_or(1)
 }
 
-/// The configuration of the Workers of an end.
+/// The configuration of an end's Workers.
 fn worker_config(arguments: &Arguments) -> WorkerConfig {
     let mut own = WorkerConfig::default();
-    // Each rail's channel has `depth` receives and `depth` sends. The channel that it replaces may still hold as many.
+    // Each rail's channel needs `depth` receives and `depth` sends. The channel that it replaces may still hold the same number.
     own.slots = arguments.depth.saturating_mul(4);
     own
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // A mistake in the command line is reported before any device is opened.
+    // Errors in the command line are reported before any device is opened.
     let config = arguments.config();
     let part = arguments.part(&config)?;
     if arguments.simulated {
@@ -275,7 +275,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let node = opened::node(trusted, &rails)?;
     opened::say_passed_over(&node, LogLevel::Off)?;
     let workers = opened::workers(&node, &worker_config(arguments))?;
-    // Metrics are served until the outcome of the link is known.
+    // Metrics are served until the result of the link is known.
     let board = arguments.metrics.map(|at| Board::announced(at, &workers));
     let mut board = board.transpose()?;
     let mut end = End::new(node, workers, &config, part)?;
@@ -312,7 +312,7 @@ fn say_handle(handle: &Handle, arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the handle that `peer` is, or waits for the one in the file that `peer` names.
+/// Returns the handle in `peer`, or waits for the handle in the file that `peer` names.
 fn handle(peer: &str, timeout: Duration) -> Result<Handle, Failure> {
     let Some(path) = peer.strip_prefix('@') else {
         return Ok(peer.parse().map_err(|error| format!("{peer}: {error}"))?);
@@ -334,7 +334,7 @@ fn handle(peer: &str, timeout: Duration) -> Result<Handle, Failure> {
     }
 }
 
-/// Runs the end until the link is over; returns whether it hangs.
+/// Runs this end until the link has ended. Returns whether it hangs.
 fn stream<P: Provider, N: Network>(
     end: &mut End<P, N>,
     arguments: &Arguments,

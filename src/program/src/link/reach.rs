@@ -1,5 +1,5 @@
-//! One-sided requests over the link: WRITEs into windows of the side that listens, or READs of them, in pieces whose every byte follows
-//! from a number.
+//! One-sided requests over the link: WRITEs into windows of the listening side, or READs of them. The windows consist of pieces, each
+//! of whose bytes is determined by a number.
 
 use doorbell::link::{Request, RequestEnd, RequestId, RequestRefusal, UnknownReason};
 use doorbell::provider::{Provider, Window};
@@ -9,10 +9,10 @@ use serde::Serialize;
 use super::stream::{fill, is_right};
 use crate::report::Failure;
 
-/// Pieces of a window.
+/// Number of pieces of a window.
 const PIECES: u64 = 32;
 
-/// The number in front of a piece.
+/// Length of the number at the beginning of a piece.
 const NUMBER_BYTES: usize = 8;
 
 /// The operation of the connecting side, between its first and its last message.
@@ -59,15 +59,15 @@ impl Op {
     }
 }
 
-/// Writes the bytes of the piece with this number, in the window of this grant.
+/// Fills a piece with this number, in the window of this grant.
 fn write_piece(piece: &mut [u8], grant: u32, number: u64) {
     let (front, body) = piece.split_at_mut(NUMBER_BYTES.min(piece.len()));
-    // One more than the number, so that an empty piece is never a valid one.
+    // The number plus one, so that an empty piece is never valid.
     front.copy_from_slice(&number.wrapping_add(1).to_be_bytes());
     fill(body, seed(grant, number));
 }
 
-/// The number of a piece, if every byte is as it has to be.
+/// The number of a piece, if every byte is right.
 fn read_piece(piece: &[u8], grant: u32) -> Option<u64> {
     let (front, body) = piece.split_first_chunk()?;
     let number = u64::from_be_bytes(*front).checked_sub(1)?;
@@ -82,13 +82,14 @@ fn seed(grant: u32, number: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Opened<P: Provider> {
     op: Op,
-    /// Each with the number it is granted by.
+    /// Each window with the number of its grant.
     windows: Vec<(u32, LocalWindow<P>)>,
     piece_bytes: usize,
 }
 
 impl<P: Provider> Opened<P> {
-    /// Makes the windows, for pieces of `piece_bytes`. `grant` gets the index of the window's Worker and returns the grant's number.
+    /// Creates the windows, for pieces of `piece_bytes`. `grant` gets the index of the window's Worker, and returns the number of the
+    /// grant.
     pub(super) fn new(
         workers: &[Worker<P>],
         (op, piece_bytes): (Op, usize),
@@ -129,7 +130,7 @@ impl<P: Provider> Opened<P> {
         window.copy_in(offset, &[byte[0] ^ 4]).unwrap();
     }
 
-    /// Counts the pieces that differ from those that `requests` WRITEs of the peer have to leave.
+    /// Counts the pieces that differ from the result of `requests` WRITEs of the peer.
     pub(super) fn wrong(&self, requests: u64) -> u64 {
         if self.op != Op::Write {
             return 0;
@@ -146,7 +147,7 @@ impl<P: Provider> Opened<P> {
                 let number = read_piece(&piece, *grant).filter(|_| is_had);
                 found.push((number, is_empty));
             }
-            // The pieces were written in turn. The last number that falls on a piece is the one that it has to hold.
+            // The pieces were written in turn. Each piece has to hold the last number that falls on it.
             let last = found.iter().filter_map(|(number, _)| *number).max();
             let written = last.map_or(0, |last| last.saturating_add(1));
             all = all.saturating_add(written);
@@ -169,7 +170,7 @@ const fn last_of(piece: u64, written: u64) -> u64 {
     last.saturating_sub(last.wrapping_sub(piece) % PIECES)
 }
 
-/// A window of the peer's.
+/// A window of the peer.
 #[derive(Debug)]
 struct Reached {
     grant: u32,
@@ -177,7 +178,7 @@ struct Reached {
     next: u64,
 }
 
-/// A request that has no end yet.
+/// An outstanding request.
 #[derive(Debug)]
 struct Open {
     id: RequestId,
@@ -191,21 +192,21 @@ pub(super) struct Asking {
     op: Op,
     piece: Vec<u8>,
     windows: Vec<Reached>,
-    /// The index of the window that is next.
+    /// The index of the next window.
     turn: usize,
-    /// Requests that may be open at a time, all windows together.
+    /// Maximum number of outstanding requests, for all windows together.
     open_max: usize,
     open: Vec<Open>,
     pub(super) asked: u64,
     pub(super) done: u64,
     /// The reason for each request whose outcome is unknown.
     pub(super) unknown: Vec<UnknownReason>,
-    /// Requests of unknown outcome that were never posted.
+    /// Requests with an unknown outcome that were never posted.
     pub(super) not_posted: u64,
     pub(super) bytes: u64,
     /// READs that returned wrong bytes.
     pub(super) wrong: u64,
-    /// Completions that match no open request.
+    /// Completions that match no outstanding request.
     pub(super) wrong_ends: u64,
 }
 
@@ -235,13 +236,13 @@ impl Asking {
         self.windows.retain(|window| window.grant != grant);
     }
 
-    /// Makes the next request with `ask`, to the window whose turn it is or to a later one. Returns whether it was accepted.
+    /// Makes the next request with `ask`, to the next window that has room. Returns whether the request was accepted.
     pub(super) fn ask(
         &mut self,
         mut ask: impl FnMut((u32, u64), &Request<'_>) -> Result<RequestId, RequestRefusal>,
     ) -> bool {
         let windows = self.windows.len();
-        // Each window has a share of the open requests, so that a slow one does not block the others.
+        // Each window has a share of the outstanding requests, so that a slow one does not block the others.
         let each_max = self.open_max.checked_div(windows).unwrap_or(0).max(1);
         for _ in 0..windows {
             let at = self.turn.checked_rem(windows).unwrap_or(0);
@@ -296,7 +297,7 @@ impl Asking {
         }
     }
 
-    /// The number of requests that have no outcome yet.
+    /// The number of outstanding requests.
     pub(super) fn open(&self) -> usize {
         self.open.len()
     }

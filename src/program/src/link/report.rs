@@ -21,19 +21,19 @@ pub(crate) enum Ending {
     Lost,
 }
 
-/// The criteria that a run is judged by.
+/// The criteria by which a run passes or fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     pub(super) ending: Ending,
-    /// The limit on the median detection time.
+    /// The limit of the median detection time.
     pub(super) detect_within: Option<Duration>,
-    /// How many of the commands that name a rail have to be followed by its death. `None`: all of them.
+    /// Required number of commands with a named rail that are followed by its death. `None` means all of them.
     pub(super) detect_at_least: Option<usize>,
-    /// The limit on the time without progress.
+    /// The limit of the time without progress.
     pub(super) outage_within: Option<Duration>,
-    /// Whether it made no progress for too long.
+    /// Whether the link made no progress for too long.
     pub(super) is_hanging: bool,
-    /// The number of commands to carry out.
+    /// The number of commands to run.
     pub(super) orders: usize,
 }
 
@@ -53,10 +53,10 @@ impl Judged {
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// No RDMA device takes part.
+    /// Set if no RDMA device was used.
     pub(super) simulated: bool,
     role: &'static str,
-    /// The time from when the link was up to the last message.
+    /// The time from when the link was connected to the last message.
     duration_s: f64,
     requests: Requests,
     #[serde(rename = "outgoing")]
@@ -67,20 +67,20 @@ pub(super) struct Report {
     rails: Vec<RailReport>,
     failovers: u32,
     fail_backs: u32,
-    /// Times the link was without any rail, and had one again.
+    /// Number of times that the link had no rail, and then one again.
     reconnects: u32,
     /// The number of connections: the highest epoch.
     epochs: u32,
     fragments: Fragments,
     stalls: u32,
     stalled_ms: f64,
-    /// The longest time without a message that came or was done.
+    /// The longest time in which no message arrived and none was done.
     outage_ms: f64,
     /// The longest time between two polls, which limits the resolution of other times.
     poll_pause_ms: f64,
-    /// From a command to the death of the rail that it was to make fail, or of the first one.
+    /// Time from a command to the death of the rail that it named, or of the first rail that died.
     detection_ms: Option<Spread>,
-    /// From the last sign of life of these rails to when they were declared dead.
+    /// Time from the last sign of life of these rails until they were declared dead.
     silence_ms: Option<Spread>,
     commands: Vec<Mark>,
     end: Option<String>,
@@ -95,7 +95,7 @@ struct Requests {
     taken: u64,
     done: u64,
     unknown: usize,
-    /// Requests of unknown outcome that were never sent.
+    /// Requests with an unknown outcome that were never sent.
     never_sent: u64,
 }
 
@@ -104,8 +104,8 @@ struct Sent {
     messages: u64,
     bytes: u64,
     bytes_per_second: f64,
-    /// The rate from when a quarter of the messages was done to when three quarters were, if --count is given. It leaves out the
-    /// begin, when not every rail is up, and the end.
+    /// The rate between the times at which one quarter and three quarters of the messages were done, if --count is given. It
+    /// excludes the beginning, when not every rail is up, and the end.
     middle_bytes_per_second: Option<f64>,
 }
 
@@ -130,7 +130,7 @@ struct OneSided {
     /// On the listening side: the number of requests that the peer reported.
     requests: Requests,
     bytes_per_second: f64,
-    /// READs that returned wrong bytes. On the listening side: pieces of its windows that are not as the WRITEs have to leave them.
+    /// READs that returned wrong bytes. On the listening side: pieces of its windows that differ from the result of the WRITEs.
     wrong: u64,
 }
 
@@ -167,7 +167,7 @@ impl OneSided {
     }
 }
 
-/// Counts requests of unknown outcome whose reason is not the reason that ended the link.
+/// Counts requests with an unknown outcome whose reason differs from the reason that ended the link.
 fn of_another_reason<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
     let over = end.watch.over;
     let messages = end.outgoing.unknown.iter().map(|reason| Some(*reason) == over);
@@ -177,7 +177,7 @@ fn of_another_reason<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
     u64::try_from(others).unwrap_or(u64::MAX)
 }
 
-/// Counts wrong pieces in this side's windows, once the peer has reported its requests.
+/// Counts wrong pieces in this side's windows, after the peer has reported its requests.
 fn wrong_pieces<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
     let opened = end.opened.as_ref().filter(|_| end.incoming.ended.is_some());
     opened.map_or(0, |opened| opened.wrong(u64::from(end.incoming.requests)))
@@ -187,7 +187,7 @@ fn wrong_pieces<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
 struct Fragments {
     sent: u64,
     sent_again: u64,
-    /// Fragments that were written into memory which the peer lent, each time.
+    /// Fragments that were written into memory that the peer lent, counted each time.
     placed: u64,
     /// Fragments that arrived again. Each was delivered once.
     duplicates: u64,
@@ -285,12 +285,12 @@ impl Report {
         }
     }
 
-    /// The failure in one line.
+    /// The failures in one line.
     pub(super) fn error(&self) -> Option<String> {
         (!self.passed).then(|| self.failures.join("; "))
     }
 
-    /// Adds what failed at the other end of a link whose ends are both here.
+    /// Adds the failures of the other end, if both ends are in this process.
     pub(super) fn add_failures_of(&mut self, other: &Self) {
         let failures = other.failures.iter();
         self.failures
@@ -556,7 +556,7 @@ fn failures<P: Provider, N: Network>(
     failures
 }
 
-/// The rate between the first and the third quarter, if both were recorded.
+/// The rate between the first and the third quarter, if both times were recorded.
 fn middle_bytes_per_second<P: Provider, N: Network>(end: &End<P, N>) -> Option<f64> {
     let Part::Client { wish, .. } = end.part else {
         return None;
@@ -579,7 +579,7 @@ pub(crate) fn bytes_per_second(bytes: u64, took: Duration) -> f64 {
     bytes as f64 / took.as_secs_f64()
 }
 
-/// A number and what it counts.
+/// A number, and the noun that it counts.
 fn count(number: impl TryInto<u64>, what: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })

@@ -1,4 +1,4 @@
-//! Both ends of a link in this process, on two hosts of a simulated fabric with two rails to each other.
+//! Both ends of a link in this process, on two hosts of a simulated fabric with two rails between them.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -13,13 +13,13 @@ use super::{Arguments, worker_config};
 use crate::report::Failure;
 use crate::simulated;
 
-/// The listening side's address on its host.
+/// The port of the listening side.
 const PORT: u16 = 7000;
 
-/// The number of rails between the two.
+/// The number of rails between the two hosts.
 const RAILS: u8 = 2;
 
-/// The wire of a rail: slow enough for seconds of it to be simulated.
+/// The wire of a rail: slow, so that simulating seconds takes little time.
 const WIRE: Wire = Wire {
     latency_ns: 5_000,
     bandwidth_mbps: Some(100),
@@ -28,10 +28,10 @@ const WIRE: Wire = Wire {
 /// The longest step of simulated time between two polls.
 const TURN: Duration = Duration::from_millis(2);
 
-/// Runs both ends; returns the report of the connecting end, with the failures of the other.
+/// Runs both ends. Returns the report of the connecting end, with the failures of both.
 ///
 /// # Errors
-/// The link cannot be made.
+/// The link cannot be created.
 pub(super) fn run(arguments: &Arguments, config: &LinkConfig, part: Part) -> Result<Report, Failure> {
     let trust = simulated::trust()?;
     let fabric = Fabric::builder().link(WIRE).driven().build();
@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &Arguments, config: &LinkConfig, part: Part) -> Res
     Ok(report)
 }
 
-/// Runs both ends until they are over; returns whether they hang, by the clock of the fabric.
+/// Runs both ends until the link has ended. Returns whether they hang, by the clock of the fabric.
 fn go_on(fabric: &Fabric, mut sides: [&mut End<Host, Host>; 2], timeout: Duration) -> Result<bool, Failure> {
     let began = fabric.now();
     while !sides.iter().all(|side| side.is_over()) {

@@ -1,4 +1,4 @@
-//! Messages that go over the link, and the account of them. Each has a number, and all its bytes follow from that number.
+//! The messages on the link, and the account of them. Each message has a number, from which its body is determined.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use doorbell::link::{FinalReason, Sequence};
 
 use super::reach::Op;
 
-/// Bytes in front of each message, and the least it has.
+/// Length of the header of each message, which is also the minimum length of a message.
 pub(crate) const HEADER_BYTES: usize = 24;
 
 const MAGIC: u32 = 0x6462_6c31;
@@ -16,9 +16,9 @@ const MAGIC: u32 = 0x6462_6c31;
 pub(super) struct Wish {
     /// Whether the other side sends, too, until it receives the last message.
     pub(super) answers: bool,
-    /// Bytes of each of its messages, or of each piece of its windows.
+    /// Length of each of its messages, or of each piece of its windows.
     pub(super) message_bytes: u32,
-    /// The most messages a second; 0 for no limit.
+    /// Maximum number of messages per second; 0 for no limit.
     pub(super) per_second: u32,
     /// The operation to expect: messages, or one-sided requests to its windows.
     pub(super) op: Op,
@@ -27,11 +27,11 @@ pub(super) struct Wish {
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The first of the side that connects.
+    /// The first message of the connecting side.
     Begin(Wish),
-    /// One of many, from 0.
+    /// A numbered message. Numbers begin at 0.
     Data(u64),
-    /// The last: how many there were, and how many one-sided requests.
+    /// The last message: the number of numbered messages, and of one-sided requests.
     End { messages: u64, requests: u32 },
 }
 
@@ -113,7 +113,7 @@ pub(super) fn is_right(body: &[u8], number: u64) -> bool {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     message: Vec<u8>,
-    /// Messages with a number of their own.
+    /// Number of numbered messages.
     pub(super) messages: u64,
     pub(super) bytes: u64,
     /// The last fragment of each accepted message that has no outcome yet.
@@ -123,14 +123,14 @@ pub(super) struct Outgoing {
     pub(super) done: u64,
     /// The reason for each message whose outcome is unknown.
     pub(super) unknown: Vec<FinalReason>,
-    /// Messages of unknown outcome that were never sent.
+    /// Messages with an unknown outcome that were never sent.
     pub(super) not_sent: u64,
     /// Completions that match no open message.
     pub(super) wrong_ends: u64,
 }
 
 impl Outgoing {
-    /// Messages of so many bytes.
+    /// Creates the state for messages of this length.
     pub(super) fn new(message_bytes: usize) -> Self {
         Self {
             message: vec![0; message_bytes.max(HEADER_BYTES)],
@@ -145,12 +145,12 @@ impl Outgoing {
         }
     }
 
-    /// The first message of the side that connects.
+    /// The first message of the connecting side.
     pub(super) fn begin(&mut self, wish: Wish) -> &[u8] {
         self.short(Kind::Begin(wish))
     }
 
-    /// The next message with a number; [`Outgoing::counted`] once it was taken.
+    /// The next numbered message. Call [`Outgoing::counted`] after it was accepted.
     pub(super) fn next(&mut self) -> &[u8] {
         let number = self.messages;
         let (header, body) = self.message.split_at_mut(HEADER_BYTES);
@@ -165,7 +165,7 @@ impl Outgoing {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// The last message, which also reports how many one-sided requests there were.
+    /// The last message, which also reports the number of one-sided requests.
     pub(super) fn end(&mut self, requests: u64) -> &[u8] {
         self.short(Kind::End {
             messages: self.messages,
@@ -179,13 +179,13 @@ impl Outgoing {
         header
     }
 
-    /// Notes that the link accepted a message whose last fragment is `last`.
+    /// Records that the link accepted a message whose last fragment is `last`.
     pub(super) fn taken(&mut self, last: Sequence) {
         self.open.push_back(last);
         self.taken = self.taken.saturating_add(1);
     }
 
-    /// Notes that the peer has everything up to this fragment.
+    /// Records that the peer has received everything up to this fragment.
     pub(super) fn done_through(&mut self, through: Sequence) {
         while self.open.front().is_some_and(|last| *last <= through) {
             self.open.pop_front();
@@ -193,7 +193,7 @@ impl Outgoing {
         }
     }
 
-    /// Notes that the outcome of this message is unknown.
+    /// Records that the outcome of this message is unknown.
     pub(super) fn unknown(&mut self, last: Sequence, was_sent: bool, reason: FinalReason) {
         if self.open.front() == Some(&last) {
             self.open.pop_front();
@@ -213,7 +213,7 @@ impl Outgoing {
 /// The messages that arrived.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
-    /// The peer's wish, once it has arrived.
+    /// The peer's wish, after it has arrived.
     pub(super) wish: Option<Wish>,
     /// The number of messages that the peer reported with its last one.
     pub(super) ended: Option<u64>,
@@ -229,12 +229,12 @@ pub(super) struct Incoming {
     pub(super) lost: u64,
     /// Numbers that arrived again, or after they were counted as lost.
     pub(super) again: u64,
-    /// Messages with a wrong byte, or with an invalid header.
+    /// Messages with a wrong byte in the body, or with an invalid header.
     pub(super) wrong: u64,
 }
 
 impl Incoming {
-    /// Takes the next message that arrived.
+    /// Checks and counts the next message.
     pub(super) fn take(&mut self, message: &[u8]) {
         self.taken = self.taken.saturating_add(1);
         let Some(kind) = Kind::parse(message).filter(|_| self.ended.is_none()) else {

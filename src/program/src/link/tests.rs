@@ -1,4 +1,4 @@
-//! Both ends over the simulated fabric, in its time.
+//! Tests of both ends over the simulated fabric, in virtual time.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -33,7 +33,7 @@ const JUDGED: Judged = Judged {
 
 type Side = End<Host, Host>;
 
-/// A client and a listener with two rails to each other, under a plan of faults.
+/// Creates a client and a listener with two rails between them, under a plan of faults.
 fn two(plan: &str, wish: Wish) -> (Fabric, [Side; 2]) {
     let wire = Wire {
         latency_ns: 50_000,
@@ -70,7 +70,7 @@ fn two(plan: &str, wish: Wish) -> (Fabric, [Side; 2]) {
     (fabric, [client, listener])
 }
 
-/// Lets both run to their ends, or so long; gives their reports.
+/// Runs both ends until they finish, or until a time limit. Returns their reports.
 fn run(plan: &str, wish: Wish, judged: &Judged) -> [serde_json::Value; 2] {
     let (fabric, sides) = two(plan, wish);
     go_on(&fabric, sides, judged)
@@ -140,7 +140,7 @@ fn both_send_and_account_for_all() {
 #[test]
 fn a_listener_whose_address_changes_is_connected_by_the_new_one() {
     let (fabric, mut sides) = two("at 300ms gid b/sim1:1 10.0.1.2 becomes 10.0.1.99", WISH);
-    // Handshakes go by what the listener's ports were up to a second ago.
+    // Handshakes use the state of the listener's ports, which is up to a second old.
     let amount = Amount::For(Duration::from_secs(4));
     sides[0].part = Part::Client { amount, wish: WISH };
     let [client, listener] = go_on(&fabric, sides, &JUDGED);
@@ -202,7 +202,7 @@ fn what_is_not_as_it_was_written_is_found() {
             side.turn().unwrap();
         }
         fabric.run_until(fabric.now().after(Duration::from_micros(100)));
-        // Just before the end, so that it is not written again.
+        // Shortly before the end, so that it is not overwritten.
         if !has_changed && sides[1].incoming.ended.is_some() {
             has_changed = true;
             sides[1].opened.as_mut().unwrap().spoil(500);
@@ -255,7 +255,7 @@ fn a_link_that_is_lost_ends_each_request_and_is_a_failure_where_it_was_not_expec
         );
         assert!(number(report, "/requests/unknown") > 0);
     }
-    // Every message that counts as done has reached the other side.
+    // Every message that counts as acknowledged has reached the other side.
     for (one, other) in [(&client, &listener), (&listener, &client)] {
         let (done, came) = (number(one, "/requests/done"), number(other, "/incoming/all"));
         assert!(done <= came, "{one:#} {other:#}");
@@ -271,7 +271,7 @@ fn an_outage_of_longer_than_allowed_is_a_failure() {
         ending: Ending::Lost,
         ..JUDGED
     };
-    // Two seconds to recover, and what it takes until the rails are known to be dead.
+    // Two seconds to recover, and the time until the rails are known to be dead.
     let plan = "at 300ms link a-b down";
     for report in run(plan, WISH, &within(2300)) {
         assert_eq!(report["passed"], true, "{report:#}");
@@ -345,7 +345,7 @@ fn as_many_cuts_have_to_be_found_as_are_asked_for() {
         let at = Instant::from_ns(ms * 1_000_000);
         let (command, rail) = ("cut".into(), Some(1));
         client.watch.noted(Note::Begun { command, rail, at });
-        // The command cuts rail 1. A death of rail 0 is not its effect.
+        // The command cuts rail 1. The death of rail 0 is not its effect.
         let rail = u8::from(is_found);
         let now = at.after(Duration::from_millis(5));
         client.watch.saw(SessionEvent::RailDown { rail }, Some(at), now);
@@ -367,7 +367,7 @@ fn as_many_cuts_have_to_be_found_as_are_asked_for() {
     assert_eq!(says(text(None)), [true, false]);
     assert_eq!(says(text(Some(3))), [false, true]);
     assert_eq!(says(text(Some(2))), [false, false]);
-    // The number of detections is judged with and without a limit on their time.
+    // The number of detections is checked with and without a limit on their time.
     assert_eq!(says(judge(None, Some(3))), [false, true]);
     assert_eq!(says(judge(None, Some(2))), [false, false]);
     assert_eq!(says(judge(None, None)), [false, false]);
@@ -380,7 +380,7 @@ fn the_middle_half_has_neither_begin_nor_end() {
     sides[0].part = Part::Client { amount, wish: WISH };
     let [client, listener] = go_on(&fabric, sides, &JUDGED);
     let middle = client["outgoing"]["middle_bytes_per_second"].as_f64().unwrap();
-    // 100 a second, of 10,000 bytes each.
+    // 100 messages a second, of 10,000 bytes each.
     assert!((0.97e6..1.03e6).contains(&middle), "{client:#}");
     assert_eq!(
         listener["outgoing"]["middle_bytes_per_second"],

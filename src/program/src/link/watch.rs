@@ -1,4 +1,5 @@
-//! Events on the link and their times: rails that died and came back, times without progress, and the effects of each command.
+//! Records events of the link and their times: rails that died and returned, times without progress, and the effects of each
+//! command.
 
 use core::time::Duration;
 
@@ -8,19 +9,19 @@ use serde::Serialize;
 
 use super::drill::Note;
 
-/// A command that was carried out, and what was seen until the next one. Times are from when it began.
+/// A command that was run, and the events until the next one. Times are relative to its begin.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Mark {
     #[serde(rename = "shell_command")]
     pub(super) command: String,
-    /// The rail that it was to make fail, if the command line names one.
+    /// The rail that the command line says it makes fail.
     pub(super) rail: Option<u8>,
-    /// How long it took; `None` if the run ended before.
+    /// Its duration; `None` if the run ended before the command.
     pub(super) took_ms: Option<f64>,
     pub(super) deaths: Vec<Death>,
     #[serde(rename = "returns")]
     pub(super) ups: Vec<Up>,
-    /// The longest time without a message that came or was done.
+    /// The longest time in which no message arrived and none was done.
     pub(super) outage_ms: f64,
     pub(super) stalled_after_ms: Option<f64>,
     pub(super) resumed_after_ms: Option<f64>,
@@ -28,8 +29,8 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Returns the death that this command led to. If the command names a rail, it is that rail's last death. A rail that came back
-    /// before the next command died of something else, so its death does not count. If no rail is named, it is the first death.
+    /// Returns the death that this command caused. If the command names a rail, it is the last death of that rail, unless the rail
+    /// returned before the next command: then it died of another cause. If no rail is named, it is the first death.
     pub(super) fn death(&self) -> Option<Death> {
         let Some(rail) = self.rail else {
             return self.deaths.first().copied();
@@ -46,7 +47,7 @@ impl Mark {
 pub(super) struct Death {
     pub(super) rail: u8,
     pub(super) after_ms: f64,
-    /// Since its last sign of life.
+    /// Time since its last sign of life.
     pub(super) silent_ms: Option<f64>,
 }
 
@@ -77,18 +78,18 @@ pub(super) struct Watch {
     pub(super) connected_at: Option<Instant>,
     pub(super) over: Option<FinalReason>,
     pub(super) recoveries: u32,
-    /// Rails that died while another was used, and those that came back beside another.
+    /// Rails that died while another was up, and rails that returned while another was up.
     pub(super) failovers: u32,
     pub(super) fail_backs: u32,
     pub(super) stalls: u32,
     stalled_since: Option<Instant>,
     pub(super) stalled: Duration,
-    /// When a message last came or was done.
+    /// Time at which a message last arrived or was done.
     pub(super) progress_at: Option<Instant>,
     pub(super) outage: Duration,
-    /// The number of messages done, and the time, when at least a quarter was done.
+    /// The number of messages done and the time when a quarter or more was done.
     quarter: Option<(u64, Instant)>,
-    /// The marks of one quarter and of three quarters.
+    /// The records at one quarter and at three quarters.
     pub(super) middle: Option<[(u64, Instant); 2]>,
     polled_at: Option<Instant>,
     /// The longest time between two polls.
@@ -103,14 +104,14 @@ struct Rail {
 }
 
 impl Watch {
-    /// The links were polled.
+    /// Records a poll of the links.
     pub(super) fn polled(&mut self, now: Instant) {
         if let Some(before) = self.polled_at.replace(now) {
             self.pause = self.pause.max(span(before, now));
         }
     }
 
-    /// A command began, or is over.
+    /// Records the begin or the end of a command.
     pub(super) fn noted(&mut self, note: Note) {
         match note {
             Note::Begun { command, rail, at } => {
@@ -133,14 +134,14 @@ impl Watch {
         }
     }
 
-    /// Messages came, or were done.
+    /// Records that messages arrived or were done.
     pub(super) fn progress(&mut self, now: Instant) {
         if let Some(before) = self.progress_at.replace(now).or(self.connected_at) {
             self.waited(before, now);
         }
     }
 
-    /// So many of the messages there are to be were done by now.
+    /// Records that `done` of `of` messages are done.
     pub(super) fn done(&mut self, done: u64, of: u64, now: Instant) {
         let is_past = |quarters: u64| done.saturating_mul(4) >= of.saturating_mul(quarters);
         if self.quarter.is_none() && is_past(1) {
@@ -151,7 +152,7 @@ impl Watch {
         }
     }
 
-    /// The run is over. Unless the link was closed, it waited for what did not come any more.
+    /// Records the end of the run. Unless the link was closed, the time since the last progress counts as an outage.
     pub(super) fn ended(&mut self, now: Instant) {
         let is_closed = matches!(self.over, Some(FinalReason::Closed | FinalReason::PeerClosed));
         if let Some(since) = self.progress_at.or(self.connected_at).filter(|_| !is_closed) {
@@ -167,7 +168,7 @@ impl Watch {
         }
     }
 
-    /// Something happened; `heard_at` is when a rail last gave a sign of life.
+    /// Records an event. `heard_at` is the time of a rail's last sign of life.
     pub(super) fn saw(&mut self, event: SessionEvent, heard_at: Option<Instant>, now: Instant) {
         match event {
             SessionEvent::Connected => self.connected_at = Some(now),
@@ -243,14 +244,14 @@ impl Watch {
         }
     }
 
-    /// Notes something with the last command, if there was one.
+    /// Adds an event to the last command, if there is one.
     fn mark(&mut self, now: Instant, note: impl FnOnce(&mut Mark, f64)) {
         if let Some((mark, at)) = self.marks.last_mut().zip(self.marked_at) {
             note(mark, ms(span(at, now)));
         }
     }
 
-    /// The rails there were, with the epochs they had last.
+    /// The rails that were ever up, with the epochs of their last connections.
     pub(super) fn rails(&self, epoch: impl Fn(u8) -> u32) -> Vec<RailReport> {
         (0_u8..)
             .zip(&self.rails)
@@ -264,8 +265,8 @@ impl Watch {
             .collect()
     }
 
-    /// Returns the death that each command led to. If any command names a rail, only commands that name one count: the others may
-    /// be those that repair. If no command names a rail, the first death after each command counts.
+    /// Returns the death that each command caused. If any command names a rail, only commands that name one count, since the others
+    /// may repair rails. If no command names a rail, the first death after each command counts.
     pub(super) fn found(&self) -> Vec<Death> {
         let is_said = self.marks.iter().any(|mark| mark.rail.is_some());
         let marks = self.marks.iter().filter(|mark| mark.rail.is_some() == is_said);
@@ -277,7 +278,7 @@ pub(crate) fn span(from: Instant, to: Instant) -> Duration {
     Duration::from_nanos(to.to_ns().saturating_sub(from.to_ns()))
 }
 
-/// Milliseconds, to the microsecond.
+/// Milliseconds, rounded to microseconds.
 pub(super) fn ms(span: Duration) -> f64 {
     (span.as_secs_f64() * 1e6).round() / 1e3
 }
@@ -364,14 +365,14 @@ mod tests {
             let found = watch.found();
             found.iter().map(|death| death.after_ms).collect::<Vec<_>>()
         };
-        // A command that names no rail: its first death counts.
+        // A command that names no rail: the first death counts.
         assert_eq!(is_done(None, 100, &[(0, 110), (1, 120)], None), [10.0]);
-        // It died before the command did anything, and was up again.
+        // The rail died before the command, and was up again.
         assert_eq!(
             is_done(Some(1), 200, &[(0, 230), (1, 240), (1, 250)], None),
             [50.0]
         );
-        // One that mends, one whose rail was dead already, and one whose rail came back by itself.
+        // A command that repairs a rail, a rail that was already dead, and a rail that came back without a command.
         assert_eq!(is_done(None, 300, &[(1, 330)], Some(340)), [50.0]);
         assert_eq!(is_done(Some(1), 400, &[(0, 430)], None), [50.0]);
         assert_eq!(is_done(Some(1), 500, &[(1, 530)], Some(560)), [50.0]);

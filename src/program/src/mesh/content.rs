@@ -1,14 +1,14 @@
-//! The bytes of a collective, and the check of its result. Every byte follows from the rank, the round and the position.
+//! The data of a collective, and the check of its result. Every byte is determined by rank, round and position.
 
 use doorbell::mesh::{Data, Rank, block_bytes};
 
 use super::Which;
 use crate::report::Failure;
 
-/// Elements are added as whole numbers of so many bytes.
+/// Elements are added as integers of this many bytes.
 const ELEMENT_BYTES: usize = 4;
 
-/// The input of this member, and its output.
+/// The input and the output of this member.
 pub(super) struct Content {
     which: Which,
     rank: u8,
@@ -19,7 +19,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Makes the buffers, with `size` bytes for each rank.
+    /// Creates the buffers, with `size` bytes for each rank.
     ///
     /// # Errors
     /// The bytes of all ranks exceed 4 GiB.
@@ -39,7 +39,7 @@ impl Content {
         })
     }
 
-    /// Writes this member's input of a round.
+    /// Writes this member's input for a round.
     pub(super) fn fill(&mut self, round: u32) {
         let brought = if self.which == Which::AllToAll {
             &mut self.input
@@ -62,7 +62,7 @@ impl Content {
     /// Checks the output of a round.
     ///
     /// # Errors
-    /// An element is wrong; the error has its position.
+    /// An element is wrong. The error has its position.
     pub(super) fn check(&mut self, round: u32) -> Result<(), Failure> {
         for block in 0..self.ranks {
             if self.which == Which::ReduceScatter && block != self.rank {
@@ -106,9 +106,10 @@ impl Content {
     }
 }
 
-/// Returns the element that a rank has at a position, in a round.
+/// Returns the element of a rank at a position, in a round.
 fn of(rank: u8, round: u32, at: usize) -> u32 {
-    // The upper half of the product depends on every bit of the position, so that a block at a wrong place is found.
+    // The upper half of the product depends on every bit of the position, so that a block in the wrong position is
+    // detected.
     let position = u64::try_from(at)
         .unwrap_or(u64::MAX)
         .wrapping_add(1)
@@ -118,7 +119,7 @@ fn of(rank: u8, round: u32, at: usize) -> u32 {
     u32::from_le_bytes(upper).wrapping_mul(round.wrapping_mul(2).wrapping_add(1))
 }
 
-/// Adds element by element, and wraps around.
+/// Adds element by element, with wrapping.
 pub(super) fn add(to: &mut [u8], from: &[u8]) {
     let elements = to
         .chunks_exact_mut(ELEMENT_BYTES)
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn elements_differ_by_rank_round_and_position() {
-        // 256 KiB apart, and as far as the longest data go.
+        // Offsets of 256 KiB, and up to the length of the longest data.
         for step in [1, 1 << 16, 1 << 18, 1 << 22] {
             assert_ne!(of(3, 7, 5), of(3, 7, 5 + step), "{step}");
         }
@@ -158,7 +159,7 @@ mod tests {
         ] {
             let rank = Rank::new(1).unwrap();
             let mut content = Content::new(which, rank, 3, 8).unwrap();
-            // The right output of the collective, with two elements in each block.
+            // The correct output of the collective, with two elements in each block.
             let right: Vec<u8> = (0..6)
                 .flat_map(|at| {
                     let block = (at / 2) as u8;

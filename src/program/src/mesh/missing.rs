@@ -1,4 +1,4 @@
-//! Members that were not reached in time, and the reasons.
+//! Reports members that were not reached in time, with the reasons.
 
 use core::fmt::{Display, Write as _};
 use core::time::Duration;
@@ -8,19 +8,19 @@ use doorbell::connect::HandshakeCounts;
 use doorbell::link::FinalReason;
 use doorbell::mesh::{Mesh, Rank, Ranks};
 
-/// Reasons why members are missing, beside those that the mesh has.
+/// Reasons why members are missing, in addition to those that the mesh knows.
 #[derive(Default)]
 pub(super) struct Missing {
-    /// For each member without a known handle, the reason.
+    /// For each member whose handle could not be read, the reason.
     pub(super) unread: BTreeMap<Rank, String>,
-    /// Why the last link ended whose peer had not named its rank.
+    /// The reason for which the last link ended whose peer had not named its rank.
     pub(super) lost: Option<FinalReason>,
-    /// Why the last incoming handshake failed.
+    /// The reason for which the last incoming handshake failed.
     refused: Option<String>,
 }
 
 impl Missing {
-    /// Lists the members that no way leads to, with all known reasons.
+    /// Lists the members that are not reached, with all known reasons.
     pub(super) fn text(&mut self, mesh: &Mesh, waited: Duration) -> String {
         if let Some(why) = mesh.links().take_handshake_failure() {
             self.refused = Some(why.to_string());
@@ -34,7 +34,7 @@ impl Missing {
         text
     }
 
-    /// Describes incoming connections, including those that did not name their rank.
+    /// Describes incoming connections, including those whose peers did not name their rank.
     fn of_who_connects(&self, counts: &HandshakeCounts) -> String {
         let mut text = format!(
             "\n  incoming connections: {} handshakes begun, {} done, {} failed, {} refused",

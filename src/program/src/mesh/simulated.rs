@@ -1,4 +1,4 @@
-//! All members of a mesh in this process, on hosts of a simulated fabric, each polled in its turn.
+//! All members of a mesh in this process, on hosts of a simulated fabric. Each is polled in turn.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -16,7 +16,7 @@ use super::{Arguments, Report, Which, report, worker_config};
 use crate::report::Failure;
 use crate::simulated;
 
-/// The members' addresses, each on a host of its own.
+/// The port of all members. Each member is on a separate host.
 const PORT: u16 = 7500;
 
 /// The longest step of simulated time between two polls.
@@ -29,14 +29,14 @@ pub(crate) struct World {
     timeout: Duration,
 }
 
-/// One member, on a host of its own.
+/// A member on its own host.
 pub(crate) struct Member {
     node: Arc<Node<Host, Host>>,
     pub(crate) workers: Vec<Worker<Host>>,
     pub(crate) mesh: Mesh<Host, Host>,
 }
 
-/// A group of all members, and what each of them moves.
+/// A collective in progress: the groups of all members, and their data.
 pub(crate) struct Work {
     which: Which,
     groups: Vec<Group>,
@@ -45,10 +45,10 @@ pub(crate) struct Work {
 }
 
 impl World {
-    /// Members of one subnet, not linked yet.
+    /// Creates members in one subnet. They are not linked yet.
     ///
     /// # Errors
-    /// There is no memory for so many.
+    /// There is not enough memory.
     pub(crate) fn new(ranks: u8, settings: &Settings) -> Result<Self, Failure> {
         let trust = simulated::trust()?;
         let fabric = Fabric::builder().driven().build();
@@ -76,7 +76,7 @@ impl World {
         })
     }
 
-    /// Polls every member once, and lets time pass.
+    /// Polls each member once, and advances the time.
     fn turn(&mut self) -> Result<(), Failure> {
         let now = self.fabric.now();
         let mut next = now.after(TURN);
@@ -96,7 +96,7 @@ impl World {
     /// Polls until `is_done`.
     ///
     /// # Errors
-    /// The time limit passed, by the clock of the fabric.
+    /// The timeout has passed, by the clock of the fabric.
     fn until(
         &mut self,
         what: &str,
@@ -113,10 +113,10 @@ impl World {
         Ok(())
     }
 
-    /// Waits until all reach all, and makes a group of them.
+    /// Waits until all members have reached each other, and creates a group of them.
     ///
     /// # Errors
-    /// Some members are not reached in time.
+    /// Some members were not reached in time.
     pub(crate) fn join(&mut self, which: Which, message_bytes: u32) -> Result<Work, Failure> {
         self.until("joining the mesh", |world| {
             let mut meshes = world.members.iter().map(|member| &member.mesh);
@@ -135,10 +135,11 @@ impl World {
         })
     }
 
-    /// Runs the collective once on all members, and checks every byte received. Returns the time it took this process.
+    /// Runs the collective once on all members, and checks every received byte. Returns the time that it took this
+    /// process.
     ///
     /// # Errors
-    /// The time limit passed, or a byte is wrong.
+    /// The timeout has passed, or a byte is wrong.
     pub(crate) fn round(&mut self, work: &mut Work) -> Result<Duration, Failure> {
         let Work {
             which,
@@ -184,10 +185,10 @@ impl World {
     }
 }
 
-/// Runs the requested rounds; returns the report of the first member.
+/// Runs the requested rounds. Returns the report of the first member.
 ///
 /// # Errors
-/// The members do not reach each other, or a byte is wrong.
+/// The members did not reach each other, or a byte is wrong.
 pub(super) fn run(arguments: &Arguments, settings: &Settings) -> Result<Report, Failure> {
     let mut world = World::new(arguments.ranks, settings)?;
     let mut work = world.join(arguments.collective, arguments.size)?;

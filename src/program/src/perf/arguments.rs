@@ -1,4 +1,4 @@
-//! The command lines of `doorbell lat` and `doorbell bw`, and the tests they stand for.
+//! The command lines of `doorbell lat` and `doorbell bw`, and the tests that they describe.
 
 use core::error::Error;
 use core::net::SocketAddr;
@@ -18,10 +18,10 @@ use crate::configured::Configured;
 use crate::peers::Peers;
 use crate::value::{PeerPlace, parse_bytes, parse_bytes_or_none, parse_mtu, parse_seconds};
 
-/// How long the peer may be silent, by default.
+/// The default limit of the peer's silence.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The default measurement of an operation.
+/// The default size of a measurement.
 struct Measured {
     message_bytes: u32,
     iterations: u64,
@@ -39,10 +39,10 @@ const BANDWIDTH: Measured = Measured {
     warmup: 256,
 };
 
-/// The powers of two that `--all` measures: those of perftest.
+/// The powers of two that `--all` measures, as in perftest.
 const ALL_SIZES: core::ops::RangeInclusive<u32> = 1..=23;
 
-/// The default limit on the bytes that one test moves on a simulated fabric, and the number of messages it moves at least.
+/// The default limit of the bytes that a test moves on a simulated fabric, and the minimum number of its messages.
 const LIGHT_BYTES: u64 = 4 << 20;
 const LIGHT_ITERATIONS_MIN: u64 = 4;
 
@@ -320,7 +320,7 @@ impl Common {
         }
     }
 
-    /// Whether this side chooses the tests.
+    /// Whether this side selects the tests.
     pub(super) const fn drives(&self) -> bool {
         self.peer.is_some() || self.simulated
     }
@@ -332,15 +332,15 @@ impl Common {
 }
 
 impl LatArguments {
-    /// The terms of all of them.
+    /// The terms of all tests.
     pub(crate) fn terms(&self) -> Terms {
         self.what.terms(&self.common)
     }
 
-    /// The tests in the order they are run.
+    /// The tests in the order in which they run.
     ///
     /// # Errors
-    /// A setting is beyond its bounds.
+    /// A setting is out of range.
     pub(crate) fn tests(&self) -> Result<Vec<Test>, PerfError> {
         let each = self.what.test(Kind::Latency, &LATENCY);
         self.what.tests(each, self.common.simulated)
@@ -348,15 +348,15 @@ impl LatArguments {
 }
 
 impl BwArguments {
-    /// The terms of all of them.
+    /// The terms of all tests.
     pub(crate) fn terms(&self) -> Terms {
         self.what.terms(&self.common)
     }
 
-    /// The tests in the order they are run.
+    /// The tests in the order in which they run.
     ///
     /// # Errors
-    /// A setting is beyond its bounds.
+    /// A setting is out of range.
     pub(crate) fn tests(&self) -> Result<Vec<Test>, PerfError> {
         let each = Test {
             batch: self.batch,
@@ -432,7 +432,7 @@ impl What {
     }
 }
 
-/// How many connections are measured at a time.
+/// Parses the number of connections, which has to be 1.
 fn parse_one_connection(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(1) => Ok(1),
@@ -441,10 +441,10 @@ fn parse_one_connection(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The place of the peer that was named on the command line.
+/// Resolves the peer that was named on the command line.
 ///
 /// # Errors
-/// It is neither a handle nor an address, nor a name of one that is found in time.
+/// The text is neither a handle nor an address, and no name that is resolved in time.
 pub(super) fn target(peer: &str, timeout: Duration) -> Result<Target, PerfError> {
     let name = || peer.to_owned();
     let wrong = |error| PerfError::Name { name: name(), error };

@@ -1,22 +1,23 @@
-//! The one word that atomics work on: what it is before each of them, and in the end.
+//! The word on which atomics operate: its expected value before each of them, and at the end.
 
 use doorbell::{Operation, RemoteAddress};
 
 use super::pattern::Pattern;
 use super::test::Op;
 
-/// The word as it must be, given what was last seen of it.
+/// The expected value of the word, based on the value that was last observed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counter {
     op: Op,
     operands: Pattern,
     value: u64,
-    /// The value that the next compare and swap expects: the word's value if nothing went wrong.
+    /// The value that the next compare and swap expects, which is the word's value unless an error
+    /// occurred.
     compare: u64,
 }
 
 impl Counter {
-    /// The word before the first atomic; `operands` is the client's pattern.
+    /// The word before the first atomic. `operands` is the client's pattern.
     pub(super) const fn new(op: Op, operands: Pattern) -> Self {
         let value = operands.word(u64::MAX);
         Self {
@@ -32,12 +33,12 @@ impl Counter {
         self.value
     }
 
-    /// Takes over the observed value, so that one wrong value is reported once.
+    /// Sets the observed value, so that one wrong value is reported only once.
     pub(super) const fn see(&mut self, value: u64) {
         self.value = value;
     }
 
-    /// Applies the atomic of this sequence to the current value.
+    /// Applies the atomic with this sequence number to the current value.
     #[inline]
     pub(super) const fn step(&mut self, sequence: u64) {
         let operand = self.operands.word(sequence);
@@ -49,8 +50,8 @@ impl Counter {
         self.compare = operand;
     }
 
-    /// The request of this sequence, to be made before [`Counter::step`]. A corrupt one has one
-    /// bit of its operand wrong.
+    /// The request with this sequence number. Call it before [`Counter::step`]. A corrupt request
+    /// has one wrong bit in its operand.
     #[inline]
     pub(super) const fn request(&self, sequence: u64, remote: RemoteAddress, corrupt: bool) -> Operation {
         let operand = self.operands.word(sequence) ^ corrupt as u64;

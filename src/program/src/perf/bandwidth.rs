@@ -1,9 +1,9 @@
 //! Bandwidth: many messages in flight, timed by the round.
 //!
-//! The messages of a round are made before it and checked after it: the length of a round is
-//! limited by the memory that holds it. The timed section lasts from just before the first post to
-//! the completion of the last message. A mark on the same connection, behind the messages, ends
-//! the round for the listener. A mark back lets the client begin the next round.
+//! The messages of a round are created before it and checked after it: the length of a round is limited by the memory
+//! for its messages. The timed section lasts from just before the first post to the completion of the last message. A
+//! mark on the same connection, after the messages, ends the round for the listener. The listener returns a mark, after
+//! which the client begins the next round.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ pub(crate) struct Bandwidth {
     pub(crate) rounds: u64,
     /// The sum of the timed sections.
     pub(crate) elapsed_ns: u64,
-    /// Calls that posted requests in the timed sections.
+    /// Post calls in the timed sections.
     pub(crate) doorbells: u64,
     pub(crate) messages_per_second: f64,
     pub(crate) bytes_per_second: f64,
@@ -53,11 +53,11 @@ fn per_second(count: u64, ns: u64) -> f64 {
     count as f64 * 1e9 / ns.max(1) as f64
 }
 
-/// The messages of a round, made before it begins.
+/// The messages of a round, created before it begins.
 enum Stock<P: Provider> {
-    /// One message after the other, each to be copied as it is posted: inline, or into a cell.
+    /// The messages in sequence. Posting copies them: inline, or into a cell.
     Copied(Vec<u8>),
-    /// Messages, or room for the fetched bytes.
+    /// Messages, or space for the fetched bytes.
     Leases(VecDeque<Lease<P>>),
 }
 
@@ -148,7 +148,7 @@ pub(super) fn answer<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError>
     Ok(())
 }
 
-/// Takes the arrivals of a round as they come, and keeps them, up to the mark behind them.
+/// Collects the arrivals of a round, up to the mark that follows them.
 fn gather<P: Provider>(
     run: &mut Run<'_, P>,
     number: u64,
@@ -183,14 +183,14 @@ fn gather<P: Provider>(
     }
 }
 
-/// Vain looks after which less than a batch is posted, if the peer's receives suffice for that only. The peer may
-/// announce no more receives before some of these are used.
+/// Number of empty polls after which less than a batch is posted, if the peer's receives suffice for no more. The peer
+/// may announce new receives only after some of these are used.
 const PATIENCE_LOOKS: u32 = 1 << 16;
 
-/// Posts a round and waits until all of it is done. The messages in flight never exceed the depth or the
-/// peer's receives. Returns the number of doorbells.
+/// Posts a round, and waits for its completion. The messages in flight never exceed the depth or the peer's receives.
+/// Returns the number of doorbells.
 ///
-/// It is never inlined: its instructions are counted by its name, without those that make
+/// It is never inlined: a measurement counts its instructions by its name, without the instructions that create
 /// messages.
 #[inline(never)]
 fn pump<P: Provider>(
@@ -210,7 +210,7 @@ fn pump<P: Provider>(
     let is_message = run.test.op.takes_receives();
     let mut batch_max = u64::from(run.test.batch.min(depth));
     if is_message {
-        // More than the peer has receives at all never goes at once.
+        // A batch cannot exceed the total number of the peer's receives.
         batch_max = batch_max.min(u64::from(run.link.channel()?.peer().receive_depth()));
     }
     let mut doorbells = 0_u64;
@@ -231,8 +231,8 @@ fn pump<P: Provider>(
             }
         }
         if want > 0 && u64::from(room) >= want {
-            // If a batch leaves no room for another, its last request is signaled. Otherwise the wait for the unsignaled
-            // ones could be in vain.
+            // If a batch leaves no room for another, its last request is signaled. Otherwise the completion of the
+            // unsignaled requests might never come.
             let tells = u64::from(room) < want.saturating_mul(2);
             post_batch(run, round, posted, want, tells, stock, counter)?;
             posted = posted.saturating_add(want);
@@ -262,12 +262,12 @@ fn pump<P: Provider>(
 /// The messages of one doorbell.
 struct Requests {
     sequences: Range<u64>,
-    /// Whether the last of them is signaled.
+    /// Whether the last message is signaled.
     tells: bool,
 }
 
 impl Requests {
-    /// The last of them, and the flags that it goes with.
+    /// The last message, and its flags.
     const fn last(&self) -> (u64, PostFlags) {
         let flags = if self.tells {
             PostFlags::SIGNALED
@@ -278,7 +278,7 @@ impl Requests {
     }
 }
 
-/// Posts `count` messages behind the first `posted` of a round with one doorbell. `tells`: the last of them is
+/// Posts `count` messages of a round with one doorbell, after the first `posted` ones. `tells` makes the last message
 /// signaled.
 #[inline]
 fn post_batch<P: Provider>(
@@ -298,7 +298,7 @@ fn post_batch<P: Provider>(
     }
     let requests = Requests {
         sequences: first..end,
-        // The last of a round is signaled: its completion retires all.
+        // The last message of a round is signaled: its completion retires all others.
         tells: tells || end == round.sequences().end,
     };
     match (stock, test.op) {
@@ -374,8 +374,8 @@ fn post_others<P: Provider>(
     Ok(())
 }
 
-/// Posts leases in turn with one doorbell, each by its operation. If all are of one kind that is known here,
-/// little of posting is left to decide for each.
+/// Posts leases in sequence with one doorbell. If all have the same kind of operation, which is known at compile time,
+/// little has to be decided for each.
 #[inline(always)]
 fn post_leases<P: Provider>(
     run: &mut Run<'_, P>,
@@ -407,7 +407,7 @@ fn post_leases<P: Provider>(
     Ok(())
 }
 
-/// Posts messages with one doorbell, each copied into its cell, as [`post_leases`] posts leases.
+/// Copies messages into cells and posts them with one doorbell, as [`post_leases`] posts leases.
 #[inline(always)]
 fn post_cells<'b, P: Provider>(
     run: &mut Run<'_, P>,
@@ -437,7 +437,7 @@ fn post_cells<'b, P: Provider>(
     Ok(())
 }
 
-/// Pushes a message that is copied into its cell.
+/// Pushes a message that is copied into a cell.
 #[inline(always)]
 fn push_cell<P: Provider>(
     batch: &mut Batch<'_, P>,
@@ -451,7 +451,7 @@ fn push_cell<P: Provider>(
     Ok(())
 }
 
-/// The messages of a round that are copied as they are posted, from this index on.
+/// The messages of a round from this index on, if posting copies them.
 #[inline]
 fn messages_from<'b>(bytes: &'b [u8], test: &Test, index: u64) -> impl Iterator<Item = &'b [u8]> + use<'b> {
     let start = usize::try_from(index)
@@ -464,7 +464,7 @@ fn messages_from<'b>(bytes: &'b [u8], test: &Test, index: u64) -> impl Iterator<
 }
 
 impl<P: Provider> Stock<P> {
-    /// Makes the messages of a round, or room for what it fetches.
+    /// Creates the messages of a round, or space for the bytes that it fetches.
     fn fill(&mut self, run: &mut Run<'_, P>, round: Round) -> Result<(), PerfError> {
         match self {
             Self::Copied(bytes) => {
@@ -476,7 +476,7 @@ impl<P: Provider> Stock<P> {
                 }
             }
             Self::Leases(leases) if run.test.buffers > 0 => {
-                // All memory that is free gets the same bytes, so that any of it can be taken.
+                // All free memory gets the same bytes, so that any of it can be used.
                 while let Some(mut lease) = run.link.worker.lease() {
                     run.source.write_into(round.first, &mut lease)?;
                     leases.push_back(lease);
@@ -498,7 +498,7 @@ impl<P: Provider> Stock<P> {
 }
 
 impl<P: Provider> Stock<P> {
-    /// Takes memory that came back and still holds a message.
+    /// Takes free memory, which still holds a message.
     #[inline]
     fn take_again(&mut self, run: &mut Run<'_, P>, count: u64) -> Result<(), PerfError> {
         if let Self::Leases(leases) = self {
@@ -512,7 +512,7 @@ impl<P: Provider> Stock<P> {
     }
 }
 
-/// The messages of a round, and the mark behind them.
+/// The number of messages of a round, and the mark after them.
 fn capacity_of(test: &Test) -> usize {
     usize::try_from(test.round_messages().saturating_add(1)).unwrap_or(usize::MAX)
 }

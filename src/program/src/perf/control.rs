@@ -1,5 +1,5 @@
-//! The connection the two sides talk over, beside the one under test: questions and answers,
-//! each with a deadline.
+//! The control connection between the two sides, in addition to the connection under test: requests and
+//! responses with deadlines.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use doorbell::{Channel, ChannelConfig, ChannelId, Event, Operation, PostFlags, W
 use super::error::PerfError;
 use super::message::{CONTROL_BYTES_MAX, Message, Purpose, Verdict};
 
-/// The pause between looks at a connection without urgent traffic.
+/// Pause between polls of a connection without urgent traffic.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
 /// The connection for control messages.
@@ -23,7 +23,7 @@ pub(crate) struct Control<P: Provider> {
     at: usize,
     id: ChannelId,
     inbox: VecDeque<Result<Message, PerfError>>,
-    /// Whether the peer closed it. Messages that came before are in the inbox.
+    /// Whether the peer closed it. Earlier messages are in the inbox.
     is_closed: bool,
     timeout: Duration,
 }
@@ -46,14 +46,15 @@ pub(crate) fn channel_config() -> ChannelConfig {
     config.inline_bytes_max = 0;
     config.cell_bytes = CONTROL_BYTES_MAX;
     config.repost_batch = 1;
-    // The side that has its last answer closes at once, and the other may still wait for an acknowledgement.
+    // The side that receives the last response closes at once, while the other may still wait for an
+    // acknowledgement.
     config.close_when_lost = false;
     config.private_data = private_data(Purpose::Control);
     config
 }
 
 pub(crate) fn private_data(purpose: Purpose) -> PrivateData {
-    // Sixteen bytes fit.
+    // The purpose has sixteen bytes, which fit.
     PrivateData::new(&purpose.encode()).unwrap_or(PrivateData::EMPTY)
 }
 
@@ -72,13 +73,13 @@ impl<P: Provider> Control<P> {
     /// Returns the channel.
     ///
     /// # Errors
-    /// The channel is gone.
+    /// The channel does not exist any more.
     pub(crate) fn channel(&mut self) -> Result<&mut Channel<P>, PerfError> {
         let worker = self.workers.get_mut(self.at);
         worker.and_then(|worker| worker.channel(self.id)).ok_or(GONE)
     }
 
-    /// The device it is on.
+    /// The device of the connection.
     pub(crate) fn device(&self) -> String {
         self.workers
             .get(self.at)
@@ -86,12 +87,12 @@ impl<P: Provider> Control<P> {
             .unwrap_or_default()
     }
 
-    /// The longest silence of the peer.
+    /// The limit of the peer's silence.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Sends a message, and waits until the peer's device has it.
+    /// Sends a message, and waits until the peer's device has acknowledged it.
     ///
     /// # Errors
     /// The message did not arrive in time, or the connection failed.
@@ -118,7 +119,7 @@ impl<P: Provider> Control<P> {
     /// Waits for the peer's next message.
     ///
     /// # Errors
-    /// No message came in time, the message is invalid, or the connection failed.
+    /// No message arrived in time, the message is invalid, or the connection failed.
     pub(crate) fn receive(&mut self) -> Result<Message, PerfError> {
         let begun = Instant::now();
         loop {
@@ -132,7 +133,7 @@ impl<P: Provider> Control<P> {
         }
     }
 
-    /// Checks whether the peer has given up. Never waits.
+    /// Checks whether the peer has given up. Does not block.
     ///
     /// # Errors
     /// The peer has given up, or the connection failed.
@@ -164,7 +165,7 @@ impl<P: Provider> Control<P> {
         }
     }
 
-    /// Takes what came.
+    /// Polls the connection.
     fn poll(&mut self) -> Result<u32, PerfError> {
         let Self {
             workers,
@@ -190,7 +191,7 @@ impl<P: Provider> Control<P> {
         Ok(count)
     }
 
-    /// Nothing more comes of a peer that closed, once all that it had sent was taken.
+    /// Fails if the peer has closed the connection and all its messages were taken.
     fn check_open(&mut self) -> Result<(), PerfError> {
         if self.is_closed && self.inbox.is_empty() {
             let state = self.channel()?.state();

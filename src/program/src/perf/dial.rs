@@ -1,4 +1,4 @@
-//! Connecting to a listener that may not be there yet.
+//! Connects to a listener that may not have started yet.
 
 use core::time::Duration;
 use std::thread;
@@ -11,11 +11,11 @@ use doorbell::{ChannelConfig, ConnectError, Connection, Node, Worker};
 use super::error::PerfError;
 use super::terms::{Target, Terms};
 
-/// The pause between two attempts to connect while no listener is there.
+/// Pause between two attempts to connect while no listener is there.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 pub(crate) const ECONNREFUSED: i32 = 111;
 
-/// Connects, and tries again while no listener is there. Returns the address, for later connections.
+/// Connects, and retries while no listener is there. Returns the address, for later connections.
 pub(super) fn dial<P: Provider, N: Network>(
     node: &Node<P, N>,
     workers: &mut [Worker<P>],
@@ -48,7 +48,7 @@ pub(super) fn dial<P: Provider, N: Network>(
                         }
                         Err(error) => last = error,
                     }
-                    // Else the next address may lead to it.
+                    // After an error that is not one of TCP, the remaining addresses are not tried.
                     if tcp_errno(&last).is_none() {
                         break;
                     }
@@ -57,7 +57,8 @@ pub(super) fn dial<P: Provider, N: Network>(
             }
         };
         let waited = begun.elapsed();
-        // The deadline cuts the last attempt short. Its error says less than those of the attempts before.
+        // The deadline may interrupt the last attempt. Then the earlier refusals are reported, which tell
+        // more.
         was_refused = tcp_errno(&error) == Some(ECONNREFUSED) || was_refused && waited >= terms.timeout;
         if !was_refused {
             return Err(error.into());

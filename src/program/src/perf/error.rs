@@ -1,4 +1,4 @@
-//! Why a measurement failed.
+//! Reasons why a measurement failed.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -13,12 +13,12 @@ use super::message::MessageError;
 use super::pattern::Mismatch;
 use super::test::{Kind, Op, Unfit};
 
-/// Why a measurement failed.
+/// Reason why a measurement failed.
 #[derive(Debug)]
 pub(crate) enum PerfError {
     /// There is no RDMA stack, or no usable device.
     Node(NodeError),
-    /// There is no channel to the peer.
+    /// No channel to the peer could be opened.
     Connect(ConnectError),
     /// The peer's name cannot be resolved.
     Name { name: String, error: io::Error },
@@ -34,23 +34,23 @@ pub(crate) enum PerfError {
     Send(SendErrorKind),
     /// The Worker cannot be polled.
     Poll(ProviderError),
-    /// The queue pair failed, and why.
+    /// The queue pair failed, with the cause.
     Channel { what: &'static str, state: ChannelState },
-    /// Nothing came from the peer for this long.
+    /// Nothing arrived from the peer for this long.
     Stalled { what: &'static str, waited: Duration },
     /// The peer sent an invalid message.
     Message(MessageError),
-    /// The peer sent a message at the wrong time.
+    /// The peer sent a valid message at the wrong time.
     Unexpected { wanted: &'static str, got: &'static str },
-    /// The listener will not run the test.
+    /// The listener refuses to run the test.
     RefusedByListener(String),
     /// The peer gave up.
     PeerGaveUp(String),
-    /// Bytes arrived that differ from those sent.
+    /// The received bytes differ from those sent.
     Corrupted(Corruption),
-    /// Fewer messages were checked than were sent: a fault of this program.
+    /// Fewer messages were checked than were sent, which is an error of this program.
     Unchecked { checked: u64, total: u64 },
-    /// A test cannot be run like this.
+    /// A setting of the test is out of range.
     Unfit(Unfit),
     /// There is no bandwidth test of this operation.
     NoBandwidthOf(Op),
@@ -58,11 +58,11 @@ pub(crate) enum PerfError {
     Ring(RingError),
     /// A message in the one-sided ring cannot be read.
     RingRead(RingReadError),
-    /// There is less memory than the test was made with: a fault of this program.
+    /// The test needs more memory than was planned, which is an error of this program.
     NoMemory,
     /// A connection could not be closed cleanly.
     Close(CloseError),
-    /// The system gave no random bytes.
+    /// No random bytes are available.
     Entropy,
     /// Metrics cannot be served at this address.
     Metrics { address: SocketAddr, error: io::Error },
@@ -73,15 +73,16 @@ pub(crate) enum PerfError {
 pub(crate) struct Corruption {
     pub(crate) kind: Kind,
     pub(crate) op: Op,
-    /// Whether this side saw them, or the peer.
+    /// Whether this side or the peer detected them.
     pub(crate) seen_here: bool,
-    /// Messages with a wrong byte.
+    /// Number of messages with a wrong byte.
     pub(crate) messages: u64,
-    /// The first one.
+    /// The first wrong byte.
     pub(crate) first: Mismatch,
 }
 
-/// Makes [`PerfError::NoMemory`] at the failure only: a value made ahead of it would be dropped for each message.
+/// Creates [`PerfError::NoMemory`] only on failure: a value that was created in advance would have to be dropped
+/// for each message.
 #[cold]
 pub(super) const fn no_memory() -> PerfError {
     PerfError::NoMemory

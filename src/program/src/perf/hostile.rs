@@ -1,12 +1,12 @@
-//! Any bytes as what the two sides of a measurement say: what must hold. Tests and the fuzzer run it.
+//! Checks the parsing of control messages with arbitrary bytes. Tests and the fuzzer use it.
 
 use super::message::{CONTROL_BYTES_MAX, Message, Purpose};
 use super::test::{Role, Test};
 
-/// Reads `bytes` as a message, and as the purpose of a connection.
+/// Parses `bytes` as a message, and as the purpose of a connection.
 ///
 /// # Panics
-/// The reading breaks a promise.
+/// The parser violates a guarantee.
 pub fn check(bytes: &[u8]) {
     match Purpose::parse(bytes) {
         Ok(purpose) => assert_eq!(purpose.encode()[..], *bytes),
@@ -19,7 +19,8 @@ pub fn check(bytes: &[u8]) {
     let again = message.encode();
     assert_eq!(again.len(), bytes.len());
     assert!(bytes.len() <= CONTROL_BYTES_MAX as usize);
-    // Parsing removes control characters from texts and drops fields marked as absent. A second parse changes nothing.
+    // Parsing removes control characters from texts and drops fields that are marked as absent. Another round changes
+    // nothing.
     assert_eq!(Message::parse(&again).as_ref(), Ok(&message));
     match &message {
         Message::Setup(setup) => {
@@ -71,7 +72,7 @@ mod tests {
         replay("perf_message", check);
     }
 
-    /// Each byte of what is kept, with each of its bits the other way round.
+    /// Each bit of each byte of the valid messages is flipped.
     #[test]
     fn changed_messages_keep_every_promise() {
         let ready = Message::Ready(Ready {

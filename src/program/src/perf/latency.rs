@@ -1,8 +1,8 @@
-//! Latency: one message at a time, each timed by itself.
+//! Latency: one message at a time, each timed separately.
 //!
 //! The timed section lasts from just before the post until polling returns the answer. The next
-//! message is made, and the last one is checked, outside it. The listening side has its answer
-//! ready, posts it during the poll that returns the message, and checks afterwards.
+//! message is created, and the last one is checked, outside of it. The listening side prepares its
+//! answer, posts it during the poll that returns the message, and checks afterwards.
 
 use hdrhistogram::Histogram;
 use quanta::Clock;
@@ -21,9 +21,9 @@ use super::progress::Progress;
 use super::ring;
 use super::test::{Op, Role, Test};
 
-/// The longest time that the histogram resolves: 100 s.
+/// The longest time that the histogram can record: 100 s.
 const LONGEST_NS: u64 = 100_000_000_000;
-/// Iterations between looks at the progress, a power of two.
+/// Iterations between updates of the progress, a power of two.
 const PROGRESS_EVERY: u64 = 64;
 
 /// The times of one test.
@@ -36,7 +36,7 @@ pub(super) struct Times {
     warmup: u64,
 }
 
-/// The result of a latency test. Times are one-way for messages (half the round trip, as in
+/// The result of a latency test. Times are one-way for messages (half of the round trip, as in
 /// perftest), and the whole round trip for operations that fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Latency {
@@ -48,7 +48,7 @@ pub(crate) struct Latency {
     pub(crate) p99_9_ns: f64,
     pub(crate) max_ns: f64,
     pub(crate) mean_ns: f64,
-    /// Messages whose last byte, which is polled for, came before their other bytes.
+    /// Messages whose last byte, which is polled for, arrived before their other bytes.
     pub(crate) late: u64,
 }
 
@@ -64,7 +64,7 @@ impl Times {
         })
     }
 
-    /// Takes one time, unless it is of the warm-up.
+    /// Records a time, unless it belongs to the warm-up.
     pub(super) fn note(&mut self, sequence: u64, start: u64, end: u64) {
         if sequence >= self.warmup {
             self.record(self.clock.delta_as_nanos(start, end));
@@ -78,7 +78,7 @@ impl Times {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// The percentiles; one-way times are half of what was measured.
+    /// The percentiles. One-way times are half of the measured times.
     #[expect(
         clippy::cast_precision_loss,
         reason = "times of seconds in nanoseconds have 31 bits"
@@ -86,8 +86,8 @@ impl Times {
     pub(super) fn summary(&self, is_one_way: bool, late: u64) -> Latency {
         let part = if is_one_way { 0.5 } else { 1.0 };
         let count = self.histogram.len();
-        // The histogram returns the greatest value of a bucket. The result is kept between the
-        // shortest and the longest time measured.
+        // The histogram returns the largest value of a bucket, so the result is limited to the
+        // range of the measured times.
         let quantile = |quantile| {
             let ns = self.histogram.value_at_quantile(quantile);
             ns.min(self.max_ns).max(self.min_ns) as f64 * part
@@ -117,7 +117,7 @@ impl Times {
 /// The client's side.
 ///
 /// # Errors
-/// The test could not be run to its end. Wrong bytes are counted and are no error here.
+/// The test could not be completed. Wrong bytes are counted, and are not an error here.
 pub(super) fn measure<P: Provider>(
     run: &mut Run<'_, P>,
     progress: &mut Progress,
@@ -252,7 +252,7 @@ fn write_and_poll<P: Provider>(
         run.moved();
         times.note(sequence, start, end);
         run.check_window(sequence, 0, Ok(()))?;
-        // The poll takes completions, which give back the memory of posted messages.
+        // The poll takes completions, which return the memory of posted messages.
         run.link.poll(|_, _| {})?;
         tick(progress, sequence);
     }
@@ -274,7 +274,7 @@ fn poll_and_write<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// Waits until the last byte of the peer's message is there.
+/// Waits until the last byte of the peer's message has arrived.
 #[inline]
 fn await_byte<P: Provider>(run: &mut Run<'_, P>, sequence: u64) -> Result<(), PerfError> {
     let last = run.test.bytes().saturating_sub(1);
@@ -365,7 +365,7 @@ impl<P: Provider> Run<'_, P> {
         self.link.worker.release(data);
     }
 
-    /// Checks the word atomics worked on, after `sequence` of them.
+    /// Checks the word on which atomics operate, after `sequence` of them.
     ///
     /// # Errors
     /// There is no window.
@@ -429,7 +429,7 @@ mod tests {
         assert!(
             near(whole.p50_ns, 50_000.0) && near(whole.p99_ns, 99_000.0) && near(whole.p99_9_ns, 99_900.0)
         );
-        // One way is half of the same.
+        // One-way times are half of the measured times.
         let half = times.summary(true, 3);
         assert_eq!(half.p99_ns * 2.0, whole.p99_ns);
         assert_eq!(

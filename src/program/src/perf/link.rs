@@ -1,5 +1,5 @@
-//! The connection under test, and the steps every test is made of: preparing a message,
-//! posting it, waiting, checking what came.
+//! The connection under test, and the steps of every test: preparing a message, posting it, waiting, checking what
+//! arrived.
 //!
 //! The tests themselves define the order of the steps and the timed sections.
 
@@ -20,15 +20,15 @@ use super::pattern::Mismatch;
 use super::source::Source;
 use super::test::{Op, Role, SENDS_A_TURN, Test};
 
-/// Empty looks at a queue between looks at the clock and the peer: some hundred microseconds.
-/// A power of two.
+/// Number of empty polls of a queue between two checks of the clock and the peer: some hundred microseconds. A power of
+/// two.
 pub(super) const LOOKS_AT_QUEUE: u32 = 1 << 13;
-/// The number of looks at a byte of memory between two looks at the clock.
+/// Number of polls of a memory byte between two checks of the clock and the peer.
 pub(super) const LOOKS_AT_MEMORY: u32 = 1 << 17;
-/// How long bytes of a polled message may be late behind its last one.
+/// Time for which other bytes of a message may arrive after its last one, which is polled for.
 const LATE: Duration = Duration::from_millis(10);
 const MARK_BYTES: usize = 16;
-/// The longest sleep of a side that waits for the end of a round.
+/// Longest sleep of a side that waits for the end of a round.
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 
 /// The connection under test on one side.
@@ -48,11 +48,11 @@ pub(crate) struct Tally {
     pub(crate) bytes: u64,
     pub(crate) faults: u64,
     pub(crate) first_fault: Option<Mismatch>,
-    /// Messages whose last byte, which is polled for, came before their other bytes.
+    /// Messages whose last byte, which is polled for, arrived before their other bytes.
     pub(crate) late: u64,
 }
 
-/// One side of one test as it runs.
+/// One side of one test while it runs.
 pub(crate) struct Run<'r, P: Provider> {
     pub(super) test: &'r Test,
     pub(super) role: Role,
@@ -63,7 +63,7 @@ pub(crate) struct Run<'r, P: Provider> {
     pub(super) tally: Tally,
     /// The next message, if posting copies it.
     pub(super) made: Vec<u8>,
-    /// Bytes copied out of a window, to be checked.
+    /// Bytes that were copied out of a window, to be checked.
     copy: Vec<u8>,
     spins: u32,
     idle_since: Option<Instant>,
@@ -71,14 +71,14 @@ pub(crate) struct Run<'r, P: Provider> {
 
 /// A message that is ready to be posted.
 pub(super) enum Outgoing<P: Provider> {
-    /// It is in [`Run::made`], and goes inline.
+    /// In [`Run::made`], to be sent inline.
     Inline,
-    /// It is in [`Run::made`], and goes out from a cell.
+    /// In [`Run::made`], to be copied into a cell.
     Cell,
     Lease(Lease<P>),
 }
 
-/// A message that came by a completion.
+/// A message that a completion reported.
 pub(super) enum Arrival<P: Provider> {
     Message(Lease<P>),
     Written { payload_bytes: u32, immediate: u32 },
@@ -103,7 +103,8 @@ impl<P: Provider> Link<P> {
         self.worker.channel(self.id).ok_or_else(no_channel)
     }
 
-    /// Whether so many requests cannot be posted now: the queue is full, or a message has no receive to go to.
+    /// Whether this number of requests cannot be posted now: the queue is full, or the peer has no receive for a
+    /// message.
     ///
     /// # Errors
     /// The channel was closed.
@@ -112,7 +113,7 @@ impl<P: Provider> Link<P> {
         Ok(channel.room() < requests || is_message && channel.credits() == 0)
     }
 
-    /// Takes completions; `each` gets every event except failures.
+    /// Polls for completions; `each` gets every event except failures.
     ///
     /// # Errors
     /// The connection failed.
@@ -143,7 +144,7 @@ impl<P: Provider> Link<P> {
     /// Returns the window of this side.
     ///
     /// # Errors
-    /// There is no window: the test needs none.
+    /// The test needs no window.
     pub(super) fn window(&self) -> Result<&LocalWindow<P>, PerfError> {
         self.window.as_ref().ok_or_else(no_memory)
     }
@@ -151,7 +152,7 @@ impl<P: Provider> Link<P> {
     /// Returns the window of this side, for writing.
     ///
     /// # Errors
-    /// There is no window: the test needs none.
+    /// The test needs no window.
     pub(super) fn window_mut(&mut self) -> Result<&mut LocalWindow<P>, PerfError> {
         self.window.as_mut().ok_or_else(no_memory)
     }
@@ -211,10 +212,10 @@ impl<'r, P: Provider> Run<'r, P> {
         &self.tally
     }
 
-    /// Makes the next message. An arrival during the wait for its memory goes to `early`.
+    /// Creates the next message. If a message arrives while this waits for memory, it is stored in `early`.
     ///
     /// # Errors
-    /// No memory came back in time, or the connection failed.
+    /// No memory was returned in time, or the connection failed.
     pub(super) fn prepare(
         &mut self,
         sequence: u64,
@@ -255,10 +256,10 @@ impl<'r, P: Provider> Run<'r, P> {
         }
     }
 
-    /// Runs whenever nothing has come. Once in a while it looks at the clock and the peer.
+    /// Called after each empty poll. From time to time it checks the clock and the peer.
     ///
     /// # Errors
-    /// Nothing came for too long, or the peer gave up.
+    /// Nothing arrived for too long, or the peer gave up.
     #[inline]
     pub(super) fn idle(&mut self, looks: u32) -> Result<(), PerfError> {
         self.spins = self.spins.wrapping_add(1);
@@ -268,7 +269,7 @@ impl<'r, P: Provider> Run<'r, P> {
         Ok(())
     }
 
-    /// Something came: the peer is there.
+    /// Records that something arrived from the peer.
     #[inline]
     pub(super) fn moved(&mut self) {
         self.idle_since = None;
@@ -286,7 +287,7 @@ impl<'r, P: Provider> Run<'r, P> {
         self.control.look()
     }
 
-    /// Checks a message that came by a completion, and lets its memory receive again.
+    /// Checks a message that a completion reported, and returns its memory.
     ///
     /// # Errors
     /// The message has the wrong length, or is of the wrong kind.
@@ -327,7 +328,7 @@ impl<'r, P: Provider> Run<'r, P> {
         Err(MessageError::Length { bytes, expected }.into())
     }
 
-    /// Checks a message that lies in the window, unless `before` says that it is wrong already.
+    /// Checks a message in the window, unless `before` says that it is wrong already.
     ///
     /// # Errors
     /// There is no window.
@@ -350,8 +351,8 @@ impl<'r, P: Provider> Run<'r, P> {
             })
         };
         let mut outcome = check(&mut self.copy)?;
-        // A device may write the bytes of a message in any order. The last byte, which is polled
-        // for, may come before the others. Such a message is late, and not wrong.
+        // A device may write the bytes of a message in any order. The last byte, which is polled for, may arrive before
+        // the others. Such a message is late, but not wrong.
         if outcome.is_err() && self.test.is_polled() {
             let begun = Instant::now();
             while outcome.is_err() && begun.elapsed() < LATE {
@@ -363,10 +364,10 @@ impl<'r, P: Provider> Run<'r, P> {
         Ok(())
     }
 
-    /// Returns a lease for the bytes of a READ or an atomic, cleared of earlier bytes.
+    /// Returns a lease for the bytes of a READ or an atomic, filled with zeros.
     ///
     /// # Errors
-    /// There is none.
+    /// No lease is free.
     pub(super) fn blank(&mut self) -> Result<Lease<P>, PerfError> {
         let mut lease = self.link.worker.lease().ok_or_else(no_memory)?;
         let bytes = self.test.bytes();
@@ -375,8 +376,8 @@ impl<'r, P: Provider> Run<'r, P> {
         Ok(lease)
     }
 
-    /// Sends the peer the mark that ends a round, on the connection under test, behind all
-    /// messages posted before.
+    /// Sends the mark that ends a round to the peer, on the connection under test, after all messages that were posted
+    /// before.
     ///
     /// # Errors
     /// The mark was not posted, or the connection failed.
@@ -391,11 +392,11 @@ impl<'r, P: Provider> Run<'r, P> {
         Ok(())
     }
 
-    /// Waits, without haste, for the peer's mark of the end of a round. It sleeps ever longer: the peer is busy with the
-    /// round, and on a host that both share every look takes time from it.
+    /// Waits for the peer's mark at the end of a round, with increasing pauses: the peer is busy with the round, and if
+    /// both sides share a host, every poll takes time from it.
     ///
     /// # Errors
-    /// The mark did not come in time, or another message came.
+    /// The mark did not arrive in time, or another message arrived.
     pub(super) fn await_mark(&mut self, round: u64) -> Result<(), PerfError> {
         let mut nap = NAP;
         loop {
@@ -431,7 +432,7 @@ impl<'r, P: Provider> Run<'r, P> {
 }
 
 impl<P: Provider> Arrival<P> {
-    /// The arrival that an event is, if it is one.
+    /// Converts an event to an arrival, if it is one.
     #[inline]
     pub(super) fn of(event: Event<'_, P>) -> Option<Self> {
         match event {
@@ -448,11 +449,10 @@ impl<P: Provider> Arrival<P> {
     }
 }
 
-/// Returns the place of this sequence's message in the peer's window. `first` is the first
-/// sequence of its round.
+/// Returns the address of this sequence's message in the peer's window. `first` is the first sequence of its round.
 ///
 /// # Errors
-/// The peer's window is too small for it.
+/// The peer's window is too small.
 #[inline]
 pub(super) fn remote_place(
     test: &Test,
@@ -463,10 +463,10 @@ pub(super) fn remote_place(
     RemotePlaces::from(test, remote, sequence.wrapping_sub(first)).next()
 }
 
-/// The places of a round's messages in the peer's window, one after the other.
+/// The addresses of a round's messages in the peer's window, in order.
 pub(super) struct RemotePlaces<'r> {
     remote: &'r RemoteWindow,
-    /// The next message lies here.
+    /// Offset of the next message.
     at: u64,
     end: u64,
     place_bytes: u64,
@@ -474,7 +474,7 @@ pub(super) struct RemotePlaces<'r> {
 }
 
 impl<'r> RemotePlaces<'r> {
-    /// Begins with the message of this index in its round.
+    /// Begins with the message with this index in its round.
     #[inline]
     pub(super) fn from(test: &Test, remote: &'r RemoteWindow, index: u64) -> Self {
         let place_bytes = u64::from(test.place_bytes());
@@ -514,10 +514,10 @@ const fn no_channel() -> PerfError {
     }
 }
 
-/// Returns the operation that posts this sequence's message. It is not for atomics.
+/// Returns the operation that posts this sequence's message. Not for atomics.
 ///
 /// # Errors
-/// The peer's window is too small for it.
+/// The peer's window is too small.
 #[inline]
 pub(super) fn operation(
     test: &Test,
@@ -536,13 +536,13 @@ pub(super) fn operation(
     })
 }
 
-/// Something came that no correct peer sends.
+/// The peer sent something that a correct peer never sends.
 pub(super) const UNASKED: PerfError = PerfError::Unexpected {
     wanted: "the next message of the test",
     got: "something else",
 };
 
-/// The word a WRITE with immediate announces a message by.
+/// The immediate with which a WRITE announces a message.
 #[inline]
 #[expect(
     clippy::cast_possible_truncation,
@@ -552,7 +552,7 @@ pub(super) const fn immediate(sequence: u64) -> u32 {
     sequence as u32
 }
 
-/// Checks a word that comes whole.
+/// Checks a word that is transferred as a unit.
 ///
 /// # Errors
 /// The word differs.

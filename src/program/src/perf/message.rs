@@ -1,6 +1,6 @@
-//! Control messages between the two sides of a measurement: fixed layouts, versioned, checked.
+//! Control messages between the two sides of a measurement: fixed layouts, versioned, validated.
 //!
-//! Every message is a header (magic, version, kind) and a body of one size for its kind, all
+//! Every message is a header (magic, version, kind) and a body of fixed size for its kind, all
 //! big-endian. An invalid message is rejected, with the reason.
 
 use core::fmt;
@@ -15,23 +15,23 @@ use super::test::{Kind, Op, Plant, Test, Unfit};
 
 /// "dbPf".
 const MAGIC: u32 = 0x6462_5066;
-/// Both sides must speak the same: they are the same program.
+/// Both sides must have the same version.
 const VERSION: u16 = 2;
-/// The longest reason that is sent.
+/// Maximum length of a reason.
 const REASON_BYTES_MAX: usize = 200;
-/// The longest message.
+/// Maximum length of a message.
 pub(crate) const CONTROL_BYTES_MAX: u32 = 512;
 
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// The client asks for a test.
+    /// The client requests a test.
     Setup(Setup),
-    /// The listener has all it needs for the test, and waits for the connection under test.
+    /// The listener is ready for the test, and waits for the connection under test.
     Ready(Ready),
     /// The listener refuses the test, with the reason.
     Refused(String),
-    /// How a test ended, each side to the other.
+    /// Result of a test, exchanged by both sides.
     Verdict(Verdict),
     /// The client has no more tests.
     Finished,
@@ -40,14 +40,14 @@ pub(crate) enum Message {
 /// The client's request for a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
-    /// Random. It seeds the payload bytes, and it names the connection under test.
+    /// A random number. It seeds the payload bytes, and identifies the connection under test.
     pub(crate) token: u64,
     pub(crate) test: Test,
     /// The client's window; empty if the test needs none.
     pub(crate) window: RemoteWindow,
 }
 
-/// The listener's answer when it is ready for a test.
+/// The listener's response when it is ready for a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
     pub(crate) token: u64,
@@ -55,43 +55,43 @@ pub(crate) struct Ready {
     pub(crate) window: RemoteWindow,
 }
 
-/// How a test ended on one side.
+/// Result of a test on one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) token: u64,
     pub(crate) messages_checked: u64,
     pub(crate) bytes_checked: u64,
-    /// Messages with a wrong byte.
+    /// Number of messages with a wrong byte.
     pub(crate) faults: u64,
-    /// The first of them.
+    /// The first wrong byte.
     pub(crate) first_fault: Option<Mismatch>,
-    /// Why the test was given up, if it was.
+    /// The reason, if the test was given up.
     pub(crate) gave_up: Option<String>,
 }
 
 /// The purpose of a connection, in the private data of its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It carries control messages.
+    /// It transports control messages.
     Control,
-    /// It is measured, in the test of this token.
+    /// It is measured, in the test with this token.
     UnderTest(u64),
 }
 
-/// Why a message is refused.
+/// Reason why a message is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageError {
-    /// Not as long as one of its kind, or too short for any.
+    /// The length is wrong for its kind, or too short for any message.
     Length { bytes: usize, expected: usize },
-    /// It begins with another magic number.
+    /// The magic number is wrong.
     Magic(u32),
-    /// Another version of the program.
+    /// The peer has another version of the program.
     Version(u16),
     /// The kind is unknown.
     Kind(u16),
-    /// A field has a value it cannot have.
+    /// The value of a field is invalid.
     Field { field: &'static str, value: u64 },
-    /// A setting is beyond its bounds.
+    /// A setting is out of range.
     Unfit(Unfit),
 }
 
@@ -196,7 +196,7 @@ const _: () = assert!(size_of::<Header>() + size_of::<RawVerdict>() <= CONTROL_B
 const _: () = assert!(size_of::<RawPurpose>() == 16);
 
 impl Message {
-    /// Its bytes.
+    /// Encodes the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Setup(setup) => with_header(SETUP, RawSetup::of(setup).as_bytes()),
@@ -255,7 +255,7 @@ impl Purpose {
     const CONTROL: u16 = 0x101;
     const UNDER_TEST: u16 = 0x102;
 
-    /// Its bytes.
+    /// Encodes the purpose.
     pub(crate) fn encode(self) -> [u8; size_of::<RawPurpose>()] {
         let (kind, token) = match self {
             Self::Control => (Self::CONTROL, 0),
@@ -271,7 +271,7 @@ impl Purpose {
     /// Parses a purpose.
     ///
     /// # Errors
-    /// The bytes are no purpose: the peer is another program, or another version.
+    /// The bytes are not a purpose: the peer is another program, or has another version.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let (kind, body) = split_header(bytes)?;
         let token = exactly::<U64>(body)?.get();
@@ -358,7 +358,7 @@ impl RawSetup {
                 4 => Op::Read,
                 5 => Op::FetchAdd,
                 6 => Op::CompareSwap,
-                // A ring has but a latency test.
+                // The ring has only a latency test.
                 7 if self.kind == 1 => Op::Ring,
                 other => return Err(wrong("operation", other)),
             },
@@ -423,7 +423,7 @@ impl RawVerdict {
             }),
         };
         let has_fault = flag("mark of a fault", self.has_fault)?;
-        // No fault may hide behind the mark's absence.
+        // A verdict with faults must contain the first one.
         if has_fault != (self.faults.get() > 0) {
             return Err(MessageError::Field {
                 field: "number of faults",
@@ -448,7 +448,7 @@ impl RawVerdict {
 }
 
 impl RawReason {
-    /// Takes as much of `reason` as there is room for.
+    /// Takes the beginning of `reason` that fits.
     fn of(reason: &str) -> Self {
         let mut end = reason.len().min(REASON_BYTES_MAX);
         while !reason.is_char_boundary(end) {
@@ -476,7 +476,7 @@ impl RawReason {
             .ok_or(wrong("length of a reason"))?;
         check_reserved(rest)?;
         let text = core::str::from_utf8(text).map_err(|_| wrong("reason"))?;
-        // The text goes to a terminal.
+        // Control characters are replaced, since the text is printed to a terminal.
         Ok(text
             .chars()
             .map(|character| if character.is_control() { ' ' } else { character })

@@ -12,7 +12,7 @@ use doorbell_operation::{Labels, Metrics, MetricsServer};
 use super::error::PerfError;
 use crate::port_counts::add_ports;
 
-/// The metrics that both sides of a measurement note; `None` if no metrics are served.
+/// The metrics of both sides of a measurement; `None` if no metrics are served.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metering(Option<Arc<Mutex<Board>>>);
 
@@ -27,7 +27,7 @@ pub(super) enum Part {
 
 #[derive(Debug, Default)]
 struct Board {
-    /// Counts of the Workers that are gone.
+    /// Counts of Workers that do not exist any more.
     past: Metrics,
     workers: Vec<(Labels, Arc<Statistics>)>,
     /// The devices of all Workers so far.
@@ -55,7 +55,7 @@ impl Metering {
         Ok((metering, server))
     }
 
-    /// Adds the counts of a Worker, for good.
+    /// Adds the counts of a Worker permanently.
     pub(super) fn worker<P: Provider>(&self, part: Part, worker: &Worker<P>) {
         self.counters(worker.device(), part, worker.statistics());
     }
@@ -68,10 +68,10 @@ impl Metering {
         });
     }
 
-    /// Adds a connection that was just made.
+    /// Adds a new connection.
     ///
     /// # Errors
-    /// The channel is gone.
+    /// The channel does not exist any more.
     pub(super) fn connection<P: Provider>(
         &self,
         part: Part,
@@ -121,7 +121,7 @@ impl Metering {
 }
 
 impl Board {
-    /// Keeps of Workers that are gone what they counted, and no more.
+    /// Adds the counts of Workers that do not exist any more to `past`, and removes the Workers.
     fn settle(&mut self) {
         let past = &mut self.past;
         self.workers.retain_mut(|(labels, statistics)| {
@@ -151,7 +151,7 @@ fn labels(device: &str, part: Part) -> Labels {
         Part::Control => "control",
         Part::Test => "test",
     };
-    // Both are names, and none of the library's.
+    // Both are valid names of labels, and not reserved.
     Labels::new(&[("device", device), ("part", part)]).unwrap_or(Labels::NONE)
 }
 

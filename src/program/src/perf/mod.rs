@@ -1,7 +1,7 @@
-//! `doorbell lat` and `doorbell bw`: how fast messages get to a peer, every byte checked.
+//! `doorbell lat` and `doorbell bw`: measure latency and bandwidth to a peer, and check every byte.
 //!
-//! The two commands are here. The measurements are in [`latency`] and [`bandwidth`], which are
-//! generic over the provider. Other commands start at [`session`].
+//! This file has the two commands. The measurements are in [`latency`] and [`bandwidth`], which are generic over the provider.
+//! Other commands use [`session`].
 
 mod arguments;
 mod atomic;
@@ -71,7 +71,7 @@ fn run(
     terms: &Terms,
     tests: impl FnOnce() -> Result<Vec<Test>, PerfError>,
 ) -> Result<(), Failure> {
-    // A mistake in the command line is reported before any device is opened.
+    // Errors in the command line are reported before any device is opened.
     let settings = common.settings()?;
     let values = settings.values();
     let tests = common.drives().then(tests).transpose()?;
@@ -88,7 +88,7 @@ fn run(
     let target = target
         .map(|peer| arguments::target(peer, terms.timeout))
         .transpose()?;
-    // Metrics are served until the last test is over.
+    // Metrics are served until the last test has ended.
     let (metering, _server) = metering(values.metrics)?;
     let terms = &Terms { metering, ..terms };
     let node = open(values, trusted, common, terms)?;
@@ -104,7 +104,7 @@ fn shown(test: &Test) -> Progress {
     Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
 }
 
-/// Both ends here, on hosts of a simulated fabric.
+/// Runs both ends in this process, on hosts of a simulated fabric.
 fn simulate(kind: Kind, common: &Common, terms: &Terms, tests: &[Test]) -> Result<(), Failure> {
     simulated::say(common.json);
     let [near, far] = simulated::two(&simulated::trust()?)?;
@@ -114,11 +114,11 @@ fn simulate(kind: Kind, common: &Common, terms: &Terms, tests: &[Test]) -> Resul
     conclude(kind, Role::Client, findings, common)
 }
 
-/// Starts the listening end in a thread of its own, and drives the tests from this one. Returns the findings of each end: none of
-/// the driving end if the other could not listen.
+/// Starts the listening end in a separate thread, and runs the tests from this one. Returns the findings of both ends. The
+/// driving end has none if the listening end could not listen.
 ///
 /// # Errors
-/// The listening end has no node.
+/// The listening end failed before it could serve.
 pub(crate) fn both_ends<P: Provider, N: Network>(
     node: &Node<P, N>,
     listening: impl FnOnce() -> Result<Node<P, N>, NodeError> + Send,
@@ -128,14 +128,14 @@ pub(crate) fn both_ends<P: Provider, N: Network>(
     let listen = |tell: &mpsc::Sender<Handle>| -> Result<Findings, PerfError> {
         let node = listening()?;
         let mut server = Server::bind(&node, anywhere(0), terms)?;
-        // If the receiver is gone, no client comes, and the deadline passes.
+        // If the receiver is gone, no client will come, and the deadline passes.
         let _ = tell.send(*server.handle());
         Ok(server.serve_one())
     };
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         let listening = scope.spawn(move || listen(&tell));
-        // The thread sends its handle, or ends.
+        // The thread either sends its handle, or ends.
         let driven = told
             .recv()
             .ok()
@@ -155,7 +155,7 @@ fn metering(at: Option<SocketAddr>) -> Result<(Metering, Option<MetricsServer>),
     Ok((metering, Some(server)))
 }
 
-/// A node on the rails that settings name.
+/// Opens a node on the rails of the settings.
 fn open(
     values: &SettingValues,
     trusted: Trusted,
@@ -182,7 +182,7 @@ fn listen(kind: Kind, common: &Common, node: &Node, terms: &Terms) -> Result<(),
     eprintln!("listening at {}; handle {}", server.address(), server.handle());
     loop {
         let findings = server.serve_one();
-        // With --keep, a timeout without a client is no reason to stop.
+        // With --keep, a timeout without a client is not an error.
         let nobody_came = findings.between.is_none() && findings.timed_out();
         if common.keep && nobody_came {
             continue;
@@ -199,7 +199,7 @@ fn listen(kind: Kind, common: &Common, node: &Node, terms: &Terms) -> Result<(),
     }
 }
 
-/// Prints the report; fails if the measurement failed.
+/// Prints the report. Fails if the measurement failed.
 fn conclude(kind: Kind, role: Role, findings: Findings, common: &Common) -> Result<(), Failure> {
     let error = findings.failure.as_ref().map(|failure| match failure {
         PerfError::Node(error) => advised(error),
@@ -215,7 +215,7 @@ fn conclude(kind: Kind, role: Role, findings: Findings, common: &Common) -> Resu
         error: error.clone(),
     };
     match error {
-        // Without a connection there is nothing to report but the error.
+        // Without a connection there is nothing to report except the error.
         Some(error) if report.between.is_none() && !common.json => Err(error.into()),
         error => print_outcome(kind.command(), &report, error, common.json, Report::text),
     }

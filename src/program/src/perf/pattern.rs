@@ -1,22 +1,22 @@
 //! The value of every payload byte: a function of the connection, the direction, the sequence
-//! and the offset. A byte of another message, or of none, differs from the right one.
+//! number and the offset. Bytes of another message, or stale bytes, differ from the right ones.
 
 use core::fmt;
 
 use serde::Serialize;
 
 const WORD_BYTES: usize = size_of::<u64>();
-/// An odd number with its bits spread evenly: 2^64 over the golden ratio.
+/// An odd number with evenly distributed bits: 2^64 divided by the golden ratio.
 const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
-/// An odd multiplier that moves low bits high.
+/// An odd multiplier that spreads low bits to high ones.
 const MULTIPLIER: u64 = 0xd6e8_feb8_6659_fd93;
 
-/// Which way bytes go.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the side that names its peer to the side that listens.
     ToListener,
-    /// Back.
+    /// From the listening side to the other.
     ToClient,
 }
 
@@ -26,16 +26,16 @@ pub(crate) struct Pattern {
     seed: u64,
 }
 
-/// The first byte that is not what it must be.
+/// The first wrong byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Mismatch {
-    /// The message, counted from 0 over the warm-up too.
+    /// The number of the message, counted from 0 and including the warm-up.
     pub(crate) sequence: u64,
     /// The offset in the message; 0 for the old value of an atomic.
     pub(crate) offset: u64,
     /// The right value: a byte, or the word of an atomic.
     pub(crate) expected: u64,
-    /// The value found.
+    /// The observed value.
     pub(crate) got: u64,
 }
 
@@ -60,12 +60,12 @@ impl Pattern {
         }
     }
 
-    /// A word of its own for each sequence: operands of atomics, immediates.
+    /// A distinct word for each sequence number, for the operands of atomics.
     pub(crate) const fn word(&self, sequence: u64) -> u64 {
         mix(self.seed ^ mix(sequence.wrapping_add(1)))
     }
 
-    /// Writes the message of this sequence.
+    /// Writes the message with this sequence number.
     pub(crate) fn fill(&self, sequence: u64, bytes: &mut [u8]) {
         let mut words = self.words(sequence);
         let mut chunks = bytes.chunks_exact_mut(WORD_BYTES);
@@ -94,7 +94,7 @@ impl Pattern {
         compare(sequence, offset, &words.take().to_le_bytes(), chunks.remainder())
     }
 
-    /// Writes a message whose last byte shows its arrival; see [`arrival_byte`].
+    /// Writes a message whose last byte indicates its arrival; see [`arrival_byte`].
     pub(crate) fn fill_polled(&self, sequence: u64, bytes: &mut [u8]) {
         self.fill(sequence, bytes);
         if let Some(last) = bytes.last_mut() {
@@ -121,8 +121,8 @@ impl Pattern {
     }
 }
 
-/// The last byte of a message that is polled for: never zero, and for 255 messages in a row
-/// never the same, so that it differs from what lay there before.
+/// The last byte of a message that is polled for. It is never zero, and differs in 255 consecutive
+/// messages, so that it differs from the previous contents of the memory.
 pub(crate) const fn arrival_byte(sequence: u64) -> u8 {
     // At most 255.
     (sequence % 255).wrapping_add(1).to_le_bytes()[0]
@@ -143,7 +143,8 @@ impl Words {
     }
 }
 
-/// A permutation of the 64-bit numbers in which every input bit moves about half of the output.
+/// A permutation of the 64-bit numbers in which every input bit affects about half of the output
+/// bits.
 const fn mix(value: u64) -> u64 {
     let first = (value ^ (value >> 32)).wrapping_mul(MULTIPLIER);
     let second = (first ^ (first >> 32)).wrapping_mul(MULTIPLIER);

@@ -1,4 +1,5 @@
-//! The progress of a long test, on standard error: a bar on a terminal, else a line now and then.
+//! The progress of a long test, on standard error: a bar on a terminal, otherwise a line from time
+//! to time.
 //!
 //! Progress is printed between timed sections, never within one.
 
@@ -10,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Tests shorter than this show no progress.
 const QUIET: Duration = Duration::from_secs(1);
-/// The time between two redraws of a bar, or two lines.
+/// Intervals between two redraws of a bar, and between two lines.
 const BAR_EVERY: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(3);
 
@@ -26,12 +27,12 @@ enum Shown {
     #[cfg(test)]
     Nothing,
     Lines,
-    /// Made when there is first something to show.
+    /// Created when there is something to show.
     Bar(Option<ProgressBar>),
 }
 
 impl Progress {
-    /// Shown on standard error.
+    /// Progress on standard error.
     pub(crate) fn on_stderr(name: String, total: u64) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         Self::new(
@@ -45,7 +46,7 @@ impl Progress {
         )
     }
 
-    /// Shown nowhere.
+    /// Progress that is not shown.
     #[cfg(test)]
     pub(crate) fn silent() -> Self {
         Self::new(String::new(), 0, Shown::Nothing)
@@ -60,7 +61,7 @@ impl Progress {
         }
     }
 
-    /// `done` messages are done.
+    /// Updates the progress to `done` messages.
     pub(crate) fn reached(&mut self, done: u64) {
         let now = Instant::now();
         if now < self.next {

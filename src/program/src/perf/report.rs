@@ -1,4 +1,4 @@
-//! The result of a measurement, as a table for people and as JSON.
+//! The result of a measurement, as a table and as JSON.
 
 use core::fmt::Write;
 use core::time::Duration;
@@ -15,16 +15,17 @@ use super::pattern::Mismatch;
 use super::test::{Kind, Role, Test};
 use crate::columns::{Align, aligned};
 
-/// Everything a measurement found on one side.
+/// All results of a measurement on one side.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
-    /// No RDMA device takes part.
+    /// Set if no RDMA device was used.
     pub(crate) simulated: bool,
     pub(crate) kind: Kind,
     pub(crate) role: Role,
     #[serde(flatten)]
     pub(crate) between: Option<Between>,
-    /// The receives of the shared receive queue beyond the connection's share, if this side used one.
+    /// The receives of the shared receive queue in addition to the connection's own, if this side
+    /// used one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) shared_receives: Option<u32>,
     pub(crate) tests: Vec<Row>,
@@ -47,14 +48,14 @@ pub(crate) struct Between {
 pub(crate) struct Row {
     #[serde(flatten)]
     pub(crate) test: Test,
-    /// Whether the messages went inline.
+    /// Whether the messages were sent inline.
     pub(crate) inline: bool,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) figures: Option<Figures>,
     /// Messages that this side checked.
     pub(crate) checked_messages: u64,
     pub(crate) checked_bytes: u64,
-    /// Messages that the peer reports as checked.
+    /// Messages that the peer reported as checked.
     pub(crate) checked_messages_by_peer: Option<u64>,
     pub(crate) corrupt_messages: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,7 +71,7 @@ pub(crate) enum Figures {
 }
 
 impl Figures {
-    /// How long the timed sections were together.
+    /// The total duration of the timed sections.
     pub(super) fn timed(&self) -> Duration {
         match self {
             Self::Latency(latency) => {
@@ -150,7 +151,7 @@ impl Report {
     }
 }
 
-/// The tests as tables: those of latency, then those of bandwidth, then those only served.
+/// The tests as tables: first latency, then bandwidth, then tests that this side only served.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     latencies(&mut text, rows);
@@ -261,7 +262,7 @@ fn served(text: &mut String, rows: &[Row]) {
     );
 }
 
-/// A table under its head; nothing if there is no row.
+/// A table with a header. Empty if there are no rows.
 fn write_table<const COLUMNS: usize>(
     text: &mut String,
     head: [&str; COLUMNS],
@@ -279,6 +280,6 @@ fn micros(ns: f64) -> String {
 }
 
 fn push(text: &mut String, arguments: core::fmt::Arguments<'_>) {
-    // A String takes everything.
+    // Writing to a String does not fail.
     let _always = text.write_fmt(arguments);
 }

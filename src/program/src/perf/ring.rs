@@ -1,6 +1,6 @@
 //! Latency of messages through the one-sided ring.
 //!
-//! The timed section lasts from just before the post to the moment the answer has been copied out. The rest is as in
+//! The timed section lasts from just before the post until the answer has been copied out. Everything else is as in
 //! [`super::latency`].
 
 use doorbell::Event;
@@ -56,9 +56,9 @@ pub(super) fn reply<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> 
 /// The rings of the connection under test.
 struct Ringed<P: Provider> {
     ring: RingChannel<P>,
-    /// Whether messages are noticed by bytes in memory, so that polling a completion queue brings none.
+    /// Whether messages are detected by bytes in memory, so that no completion reports them.
     is_told_by_memory: bool,
-    /// The message that came last.
+    /// The message that arrived last.
     message: Vec<u8>,
     bytes: usize,
 }
@@ -79,9 +79,9 @@ impl<P: Provider> Ringed<P> {
         })
     }
 
-    /// Makes the next message, and takes completions meanwhile.
+    /// Creates the next message, and takes completions.
     fn prepare(&mut self, run: &mut Run<'_, P>, sequence: u64) -> Result<Outgoing<P>, PerfError> {
-        // The poll takes completions, which give back the memory of posted messages.
+        // The poll takes completions, which return the memory of posted messages.
         self.poll(run)?;
         let mut early = None;
         let outgoing = run.prepare(sequence, &mut early)?;
@@ -96,7 +96,7 @@ impl<P: Provider> Ringed<P> {
         let Run { link, made, .. } = run;
         let channel = link.channel()?;
         match outgoing {
-            // No message of a ring goes out from a cell of the send queue.
+            // Messages of a ring are never sent from a cell of the send queue.
             Outgoing::Inline | Outgoing::Cell => self.ring.send_inline(channel, made)?,
             Outgoing::Lease(lease) => self.ring.send(channel, lease).map_err(|refused| refused.kind)?,
         };

@@ -1,8 +1,8 @@
-//! A whole measurement, on either side: connecting, agreeing on each test, running it, and
-//! exchanging verdicts, so that both sides fail if either saw a wrong byte.
+//! A whole measurement, on either side: connecting, agreeing on each test, running it, and exchanging
+//! verdicts, so that both sides fail if either detected a wrong byte.
 //!
-//! Control messages have a connection of their own. Each test gets another connection, made with
-//! the depths and memory it needs, at the same TCP port.
+//! Control messages use a separate connection. Each test gets another connection, with the queue depths and
+//! memory that it needs, at the same TCP port.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -30,10 +30,10 @@ use super::{bandwidth, latency};
 /// The results of a measurement, up to its end or its failure.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// The two ends, once they were connected.
+    /// The two ends, after they were connected.
     pub(crate) between: Option<Between>,
     pub(crate) rows: Vec<Row>,
-    /// Why it failed.
+    /// The reason, if it failed.
     pub(crate) failure: Option<PerfError>,
 }
 
@@ -60,9 +60,9 @@ impl Findings {
     }
 }
 
-/// Connects to a listener, and has the tests run one after the other.
+/// Connects to a listener, and runs the tests one after the other.
 ///
-/// `progress` makes the progress display of each test.
+/// `progress` creates the progress display of each test.
 pub(crate) fn drive<P: Provider, N: Network>(
     node: &Node<P, N>,
     target: &Target,
@@ -77,14 +77,14 @@ pub(crate) fn drive<P: Provider, N: Network>(
         }
         let mut workers = workers(node, terms)?;
         let mut config = terms.patient(control::channel_config());
-        // As the tests will have it.
+        // The same limit as in the tests.
         config.mtu_max = tests
             .iter()
             .map(|test| test.mtu_max)
             .fold(config.mtu_max, Ord::min);
         let (connection, target) = dial(node, &mut workers, target, &config, terms)?;
         let worker = worker_of(&mut workers, connection)?;
-        // A listener answers with what it is busy with.
+        // A busy listener states the purpose of the connection that it expects.
         if purpose_of(worker, connection)? != Purpose::Control {
             return Err(PerfError::Busy);
         }
@@ -114,13 +114,13 @@ pub(crate) fn drive<P: Provider, N: Network>(
     findings.ended(outcome)
 }
 
-/// Returns the test with the number of iterations that take about this long. Shorter tests are run to find it.
+/// Returns the test with the number of iterations that takes about this long, which shorter tests determine.
 fn lasting(
     test: &Test,
     duration: Duration,
     run: &mut impl FnMut(&Test, &mut Vec<Row>) -> Result<(), PerfError>,
 ) -> Result<Test, PerfError> {
-    /// A part of the whole that is long enough to go by.
+    /// A sample is long enough if it takes at least the duration divided by this.
     const PART: u128 = 20;
     let mut sample = Test {
         iterations: 16,
@@ -145,7 +145,7 @@ fn lasting(
                 ..*test
             });
         }
-        // No more than the whole would take, however short the last one was.
+        // At most a tenth of the estimate for the whole duration.
         sample.iterations = sample
             .iterations
             .saturating_mul(16)
@@ -217,11 +217,11 @@ fn drive_one<P: Provider, N: Network>(
     }
 }
 
-/// Listens for clients.
+/// A server that listens for clients.
 pub(crate) struct Server<'n, P: Provider, N: Network> {
     node: &'n Node<P, N>,
     terms: Terms,
-    /// The Workers for the next client, if they are made already.
+    /// The Workers for the next client, if they exist already.
     workers: Option<Vec<Worker<P>>>,
     listener: Listener<P, N>,
 }
@@ -247,17 +247,17 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
         })
     }
 
-    /// The TCP address it listens at.
+    /// The TCP address of the listener.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.listener.address()
     }
 
-    /// The handle to give to clients.
+    /// The handle for clients.
     pub(crate) const fn handle(&self) -> &Handle {
         self.listener.handle()
     }
 
-    /// Waits for one client and runs its tests.
+    /// Waits for one client, and runs its tests.
     pub(crate) fn serve_one(&mut self) -> Findings {
         let mut findings = Findings::nothing();
         let outcome = (|| {
@@ -288,7 +288,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                     }
                     Err(error) => {
                         if let PerfError::Message(reason) = &error {
-                            // The client is notified if possible. The error is the same either way.
+                            // The client is notified if possible. The error stays the same.
                             let _told = control.send(&Message::Refused(reason.to_string()));
                         }
                         return Err(error);
@@ -344,7 +344,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
             Ok(window) => window,
             Err(error) => return Err(refuse(control, error)),
         };
-        // The window is filled before the peer learns of it.
+        // The window is filled before the peer learns its address.
         if let Some(window) = &mut window {
             let source = Source::new(&test, Role::Listener, token);
             source.fill_window(window, 0, source.filled_at_first())?;
@@ -404,7 +404,8 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                 }
                 Ok(None) => {}
                 Err(error @ ConnectError::Tcp(_)) => return Err(error.into()),
-                // One peer's attempt failed. If it was our client, it reports the failure or tries again.
+                // The attempt of one peer failed. If the peer is our client, it reports the failure or
+                // retries.
                 Err(error) => {
                     self.terms.metering.handshake_failed();
                     eprintln!("doorbell: a peer failed to connect: {error}");
@@ -422,7 +423,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
     }
 }
 
-/// The Worker that a connection is on.
+/// The Worker of a connection.
 fn worker_of<P: Provider>(
     workers: &mut [Worker<P>],
     connection: Connection,
@@ -434,7 +435,7 @@ fn worker_of<P: Provider>(
 /// Returns the purpose that the peer of a new connection states.
 ///
 /// # Errors
-/// The peer states none: it is another program, or another version.
+/// The peer states no purpose: it is another program, or has another version.
 fn purpose_of<P: Provider>(worker: &mut Worker<P>, connection: Connection) -> Result<Purpose, PerfError> {
     let channel = worker
         .channel(connection.channel)
@@ -446,7 +447,7 @@ fn purpose_of<P: Provider>(worker: &mut Worker<P>, connection: Connection) -> Re
 
 fn turn_away<P: Provider>(worker: &mut Worker<P>, connection: Connection, why: &str) {
     eprintln!("doorbell: rejected a peer: {why}");
-    // Whether the end was clean changes nothing for anyone.
+    // It does not matter whether the channel closes cleanly.
     let deadline = worker.within(Duration::from_secs(1));
     let _closed = worker.close(connection.channel, deadline, |_, event| drop(event));
 }
@@ -508,7 +509,7 @@ fn exchange_verdicts<P: Provider>(
     }
 }
 
-/// Fails if either side saw a wrong byte, or if a message was not checked by its receiver.
+/// Fails if either side detected a wrong byte, or if a message was not checked by its receiver.
 fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
     let seen = [
         (true, tally.faults, tally.first_fault),
@@ -526,7 +527,7 @@ fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
         }
     }
     let (here, there) = (tally.messages, peer.messages_checked);
-    // If messages go both ways, each side checks those it receives. Otherwise one side checks them all.
+    // If messages are sent both ways, each side checks those it receives. Otherwise one side checks them all.
     let checked = if test.kind == Kind::Latency && !test.op.fetches() {
         here.min(there)
     } else {
@@ -539,8 +540,8 @@ fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// Notifies the peer, if possible, that the test is given up. Returns the error, or the cause that the
-/// peer reports.
+/// Notifies the peer, if possible, that the test is given up. Returns the error, or the cause that the peer
+/// reports.
 fn give_up<P: Provider>(control: &mut Control<P>, token: u64, error: PerfError) -> PerfError {
     let told = control.send(&Message::Verdict(Verdict {
         token,
@@ -550,16 +551,16 @@ fn give_up<P: Provider>(control: &mut Control<P>, token: u64, error: PerfError) 
         first_fault: None,
         gave_up: Some(error.to_string()),
     }));
-    // If the peer gave up before, its reason may have caused the error seen here.
+    // If the peer gave up before, its reason may be the cause of this error.
     match (told, control.look()) {
         (Ok(()), Err(behind @ PerfError::PeerGaveUp(_))) => behind,
         _ => error,
     }
 }
 
-/// Refuses the client's test; returns the error.
+/// Refuses the client's test. Returns the error.
 fn refuse<P: Provider>(control: &mut Control<P>, error: PerfError) -> PerfError {
-    // A failure to send the refusal changes nothing here.
+    // A failure to send the refusal is ignored.
     let _told = control.send(&Message::Refused(error.to_string()));
     error
 }
@@ -579,7 +580,7 @@ mod tests {
     use crate::perf::message::Verdict;
     use crate::perf::test::{Kind, Op, Test};
 
-    /// The verdict on a hundred messages, of which each side checked so many.
+    /// Returns the verdict on a hundred messages, of which the sides checked `here` and `there`.
     fn verdict(kind: Kind, op: Op, here: u64, there: u64) -> Result<(), PerfError> {
         let test = Test {
             kind,

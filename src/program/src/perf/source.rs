@@ -1,5 +1,4 @@
-//! The messages that one side sends in a test: their bytes, and the corruption that was asked
-//! for.
+//! The messages that one side sends in a test: their bytes, and the corruption that was requested.
 
 use doorbell::Lease;
 use doorbell::provider::{Provider, Window};
@@ -37,13 +36,13 @@ impl Source {
         }
     }
 
-    /// Whether the corruption that was asked for is in this message.
+    /// Whether this message contains the requested corruption.
     #[inline]
     pub(super) fn is_planted(&self, sequence: u64) -> bool {
         self.planted == Some(sequence)
     }
 
-    /// Writes the message of this sequence.
+    /// Writes the message with this sequence number.
     pub(super) fn write(&self, sequence: u64, bytes: &mut [u8]) {
         if self.test.is_polled() {
             self.ours.fill_polled(sequence, bytes);
@@ -57,7 +56,7 @@ impl Source {
         }
     }
 
-    /// Writes the message of this sequence into a lease.
+    /// Writes the message with this sequence number into a lease.
     ///
     /// # Errors
     /// The message does not fit.
@@ -73,7 +72,7 @@ impl Source {
         Ok(())
     }
 
-    /// The word atomics work on, as the client expects it from the first on.
+    /// The word on which atomics operate, with the initial value that both sides expect.
     pub(super) const fn counter(&self, role: Role) -> Counter {
         let operands = match role {
             Role::Client => self.ours,
@@ -112,7 +111,7 @@ impl Source {
         }
     }
 
-    /// How many messages the window holds before the test begins.
+    /// The number of messages in the window before the test begins.
     pub(super) fn filled_at_first(&self) -> u64 {
         match self.test.kind {
             Kind::Latency => self.test.places(),

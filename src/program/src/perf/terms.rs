@@ -1,4 +1,5 @@
-//! The terms of a measurement beside its tests: the address of the peer, and options that hold for all tests.
+//! The terms of a measurement, in addition to its tests: the address of the peer, and options that apply to all
+//! tests.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -15,7 +16,7 @@ use super::test::{Role, Test};
 pub(crate) enum Target {
     /// The handle that its listener printed.
     Handle(Handle),
-    /// The first of these TCP addresses that answers.
+    /// The first of these TCP addresses that responds.
     Addresses {
         name: String,
         addresses: Vec<SocketAddr>,
@@ -31,17 +32,17 @@ impl fmt::Display for Target {
     }
 }
 
-/// The options of one side that hold for all tests.
+/// The options of one side that apply to all tests.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     /// The device to use; if `None`, all usable devices.
     pub(crate) device: Option<String>,
-    /// The longest silence of the peer, at every step.
+    /// The limit of the peer's silence, at every step.
     pub(crate) timeout: Duration,
-    /// If the connections under test receive in a shared receive queue: its receives beyond the connection's
-    /// share.
+    /// If set, the connections under test use a shared receive queue with this number of receives in addition to
+    /// the connection's own.
     pub(crate) shared_receives: Option<u32>,
-    /// How long each test is to be timed, instead of its number of iterations.
+    /// The duration of each test, instead of its number of iterations.
     pub(crate) duration: Option<Duration>,
     /// The metrics of the measurement.
     pub(crate) metering: Metering,
@@ -60,8 +61,8 @@ impl Terms {
         config
     }
 
-    /// Waits for each stage of the handshake as long as for anything else, where that is longer: a side that runs
-    /// under an instrument takes its time.
+    /// Extends the timeout of each stage of the handshake to the general timeout: a side that runs under an
+    /// instrumentation tool is slow.
     pub(super) fn patient(&self, mut config: ChannelConfig) -> ChannelConfig {
         config.handshake_stage = config.handshake_stage.max(self.timeout);
         config

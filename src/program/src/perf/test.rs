@@ -1,7 +1,7 @@
-//! One test: the measured operation, its settings, and everything that both sides derive from it.
+//! One test: the measured operation, its settings, and everything that both sides derive from them.
 //!
-//! The side that names its peer makes the test and sends it to the listening side. Both derive
-//! depths, memory and windows here, so that they agree.
+//! The side that names its peer creates the test and sends it to the listening side. Both derive depths, memory and windows by
+//! this code, so that they agree.
 
 use core::fmt;
 
@@ -11,33 +11,33 @@ use doorbell::wire::{RING_INVITATION_BYTES, RING_TRAILER_BYTES};
 use doorbell::{ChannelConfig, RemoteAccess, WorkerConfig};
 use serde::Serialize;
 
-/// The longest message of a test.
+/// Maximum length of a message.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 16 << 20;
-/// The longest message through a ring: with as many cells as a ring has by default, 16 MiB of them.
+/// Maximum length of a message through a ring: with the default number of cells, a ring then has 16 MiB.
 pub(crate) const RING_MESSAGE_BYTES_MAX: u32 = 64 << 10;
-/// The most messages in one round of a bandwidth test.
+/// Maximum number of messages in one round of a bandwidth test.
 pub(crate) const ROUND_MESSAGES_MAX: u64 = 4096;
-/// The most iterations, including the warm-up: a day's work for a fast device.
+/// Maximum number of iterations, and of warm-up iterations: a fast device needs a day for them.
 pub(crate) const ITERATIONS_MAX: u64 = 1 << 40;
-/// The most memory for one purpose: the messages of a round, or a window.
+/// Maximum memory for one purpose: the messages of a round, or a window.
 const MEMORY_BYTES: u64 = 64 << 20;
-/// The most memory for receives posted ahead, if there are more than [`RECEIVES_MIN`].
+/// Maximum memory for posted receives, if there are more than [`RECEIVES_MIN`].
 const RECEIVE_BYTES: u64 = 16 << 20;
 const RECEIVES_MIN: u64 = 512;
-/// The most places for different messages in the window of a READ latency test.
+/// Maximum number of different messages in the window of a READ latency test.
 const READ_PLACES_MAX: u64 = 1024;
-/// Messages and windows begin on cache lines of their own.
+/// Messages and windows are aligned to cache lines.
 const LINE_BYTES: u32 = 64;
-/// The word an atomic works on.
+/// Size of the target word of an atomic.
 pub(crate) const ATOMIC_BYTES: u32 = 8;
 /// Receives for the marks that end a round.
 const MARK_RECEIVES: u32 = 4;
-/// Requests of a latency test between two looks at the room for them: its message, receives that are announced, and in a ring the
-/// announcement of what was read.
+/// Requests of a latency test between two checks for room: its message, an announcement of receives, and in a ring the
+/// announcement of the messages that were read.
 pub(crate) const SENDS_A_TURN: u32 = 3;
-/// The least sends in flight of a latency test: those of a turn, and the message before it, whose completion may be late.
+/// Minimum number of sends in flight of a latency test: those of a turn, and the previous message, whose completion may be late.
 const LATENCY_SENDS: u32 = SENDS_A_TURN + 1;
-/// The longest message that goes out from a cell of the send queue. Longer ones go out from leases.
+/// Maximum length of a message that is sent from a cell of the send queue. Longer ones are sent from leases.
 pub(crate) const CELL_MESSAGE_BYTES_MAX: u32 = 4096;
 
 /// The quantity to measure.
@@ -81,7 +81,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// The operations that every kind of test has.
+    /// The operations that exist for both kinds of tests.
     pub(crate) const ALL: [Self; 6] = [
         Self::Send,
         Self::Write,
@@ -107,12 +107,12 @@ impl Op {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Whether the operation fetches: the peer's device answers, and its processor has no part in it.
+    /// Whether the operation fetches: the peer's device responds, without its processor.
     pub(crate) const fn fetches(self) -> bool {
         matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Whether each message completes a receive of the peer. A ring message does so if it is announced by an immediate.
+    /// Whether each message completes a receive of the peer. A ring message does so if an immediate announces it.
     pub(crate) const fn takes_receives(self) -> bool {
         matches!(self, Self::Send | Self::WriteImm | Self::Ring)
     }
@@ -150,15 +150,15 @@ pub(crate) struct Test {
     pub(crate) message_bytes: u32,
     pub(crate) iterations: u64,
     pub(crate) warmup: u64,
-    /// The longest message that goes inline.
+    /// Maximum length of a message that is sent inline.
     pub(crate) inline_bytes_max: u32,
-    /// Requests posted with one doorbell.
+    /// Requests that are posted with one doorbell.
     pub(crate) batch: u32,
-    /// The most requests in flight.
+    /// Maximum number of requests in flight.
     pub(crate) depth: u32,
     pub(crate) unsignaled_max: u32,
-    /// The number of buffers that the messages of a bandwidth test are sent from in turn; 0 for one
-    /// buffer for each message of a round.
+    /// The number of buffers from which the messages of a bandwidth test are sent in turn; 0 for one buffer for each message of a
+    /// round.
     pub(crate) buffers: u32,
     pub(crate) traffic_class: u8,
     #[serde(rename = "mtu_max_bytes", serialize_with = "mtu_bytes")]
@@ -171,13 +171,13 @@ fn mtu_bytes<S: serde::Serializer>(mtu: &Mtu, serializer: S) -> Result<S::Ok, S:
     serializer.serialize_u32(mtu.bytes())
 }
 
-/// Messages that are made, posted, and checked together.
+/// Messages that are created, posted, and checked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
-    /// The sequence of the first.
+    /// The sequence number of the first message.
     pub(crate) first: u64,
     pub(crate) count: u64,
-    /// Whether it counts; a warm-up round does not.
+    /// Whether it is timed. Warm-up rounds are not.
     pub(crate) counts: bool,
 }
 
@@ -187,7 +187,7 @@ impl Round {
     }
 }
 
-/// A setting beyond its bounds.
+/// Error: a setting is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unfit {
     pub(crate) what: &'static str,
@@ -211,15 +211,15 @@ impl fmt::Display for Unfit {
 impl core::error::Error for Unfit {}
 
 impl Test {
-    /// Checks every setting against its bounds.
+    /// Checks every setting against its range.
     ///
     /// # Errors
-    /// The first setting that is out of bounds.
+    /// The first setting that is out of range.
     pub(crate) const fn check(&self) -> Result<(), Unfit> {
         let (least, most) = if self.op.is_atomic() {
             (ATOMIC_BYTES as u64, ATOMIC_BYTES as u64)
         } else if self.op as u8 == Op::Write as u8 && self.plant.is_some() {
-            // The last byte is polled for, so a second byte is needed to be corrupted.
+            // The last byte is polled for, so a second byte is needed for the corruption.
             (2, MESSAGE_BYTES_MAX as u64)
         } else if self.op as u8 == Op::Ring as u8 {
             (1, RING_MESSAGE_BYTES_MAX as u64)
@@ -248,7 +248,7 @@ impl Test {
         ];
         let mut index = 0;
         while index < bounds.len() {
-            // Both within: the loop's condition bounds the index.
+            // The loop's condition bounds the index.
             #[expect(
                 clippy::indexing_slicing,
                 clippy::arithmetic_side_effects,
@@ -270,8 +270,8 @@ impl Test {
         Ok(())
     }
 
-    /// The most buffers. Only memory that is checked after the round can be written again, and a listener provides memory
-    /// for as many buffers as are asked for.
+    /// Maximum number of buffers. Only operations whose target is checked after the round can reuse buffers, and the listener
+    /// provides memory for each buffer.
     const fn buffers_max(&self) -> u64 {
         match (self.kind, self.op) {
             (Kind::Bandwidth, Op::Write) if !self.is_inline() => {
@@ -291,7 +291,7 @@ impl Test {
         self.message_bytes as usize
     }
 
-    /// Whether the peer learns of a message by its last byte.
+    /// Whether the peer detects a message by its last byte.
     pub(crate) fn is_polled(&self) -> bool {
         self.kind == Kind::Latency && self.op == Op::Write
     }
@@ -301,13 +301,12 @@ impl Test {
         self.iterations.saturating_add(self.warmup)
     }
 
-    /// Whether the messages go inline.
+    /// Whether the messages are sent inline.
     pub(crate) const fn is_inline(&self) -> bool {
         !self.op.fetches() && self.message_bytes <= self.inline_bytes_max
     }
 
-    /// Whether posting copies the messages into cells of the send queue, as a program does that makes its messages on the
-    /// spot.
+    /// Whether posting copies the messages into cells of the send queue, as a program does that creates its messages on demand.
     pub(crate) const fn is_by_cells(&self) -> bool {
         matches!(self.op, Op::Send | Op::Write | Op::WriteImm)
             && !self.is_inline()
@@ -317,7 +316,7 @@ impl Test {
 
     /// The message that this side corrupts, if any.
     pub(crate) fn planted(&self, role: Role) -> Option<u64> {
-        // If only one side sends, that side corrupts the message, whichever side was asked to.
+        // If only one side sends, that side corrupts the message, regardless of the request.
         let by = match (self.plant?, self.kind, self.op) {
             (_, _, Op::Read) => Role::Listener,
             (_, Kind::Bandwidth, Op::Send | Op::Write | Op::WriteImm) | (Plant::Client, ..) => Role::Client,
@@ -327,8 +326,8 @@ impl Test {
         (by == role).then(|| self.content_of(planted, self.first_of_round(planted)))
     }
 
-    /// Returns the sequence whose bytes the message of this sequence carries. `first` is the first sequence of its round.
-    /// READs of a latency test go round a window that was filled once. Buffers are filled once a round.
+    /// Returns the sequence number whose bytes the message with this sequence number has. `first` is the first sequence number of
+    /// its round. READs of a latency test cycle through a window that is filled once. Buffers are filled once per round.
     pub(crate) fn content_of(&self, sequence: u64, first: u64) -> u64 {
         match (self.kind, self.op) {
             (Kind::Latency, Op::Read) => sequence.checked_rem(self.places()).unwrap_or(0),
@@ -337,7 +336,7 @@ impl Test {
         }
     }
 
-    /// The rounds of a bandwidth test: those of the warm-up, then those that count.
+    /// The rounds of a bandwidth test: first the warm-up rounds, then the timed ones.
     pub(crate) fn rounds(&self) -> impl Iterator<Item = Round> + use<> {
         let (most, warmup, total) = (self.round_messages(), self.warmup, self.total());
         let mut first = 0;
@@ -354,7 +353,7 @@ impl Test {
         })
     }
 
-    /// The first message of the round that this message belongs to.
+    /// The first message of the round to which this message belongs.
     fn first_of_round(&self, sequence: u64) -> u64 {
         let begun = if sequence < self.warmup { 0 } else { self.warmup };
         let within = sequence
@@ -364,12 +363,12 @@ impl Test {
         sequence.saturating_sub(within)
     }
 
-    /// The offset of the corrupted byte: in the middle of the message, and never the byte that is polled for.
+    /// The offset of the corrupted byte: in the middle of the message, but not the byte that is polled for.
     pub(crate) const fn planted_offset(&self) -> usize {
         (self.message_bytes.saturating_sub(1) / 2) as usize
     }
 
-    /// The most messages of a bandwidth round.
+    /// Maximum number of messages of a bandwidth round.
     pub(crate) fn round_messages(&self) -> u64 {
         let fit = if self.buffers > 0 {
             ROUND_MESSAGES_MAX
@@ -379,7 +378,7 @@ impl Test {
         self.iterations.min(fit).clamp(1, ROUND_MESSAGES_MAX)
     }
 
-    /// The distance between messages in a window, and a cell of a ring.
+    /// The distance between messages in a window, and the size of a ring's cell.
     pub(crate) const fn place_bytes(&self) -> u32 {
         let trailer_bytes = if self.op as u8 == Op::Ring as u8 {
             RING_TRAILER_BYTES
@@ -393,8 +392,7 @@ impl Test {
         }
     }
 
-    /// The number of messages side by side in a window: enough that one can be checked while
-    /// the next arrives, or a whole round.
+    /// The number of messages in a window: enough that one can be checked while the next arrives, or a whole round.
     pub(crate) fn places(&self) -> u64 {
         match (self.kind, self.op) {
             (_, Op::Send | Op::Ring) => 0,
@@ -408,7 +406,7 @@ impl Test {
         }
     }
 
-    /// Messages of a round that are in memory at a time.
+    /// Number of messages of a round that are in memory at a time.
     fn held_messages(&self) -> u64 {
         match self.buffers {
             0 => self.round_messages(),
@@ -416,14 +414,13 @@ impl Test {
         }
     }
 
-    /// The messages of a round that can be checked after it. If buffers are used again, they are the last message of each
-    /// place.
+    /// The messages of a round that can be checked after it. If buffers are reused, these are the last message of each buffer.
     pub(crate) fn checkable(&self, round: Round) -> core::ops::Range<u64> {
         let end = round.sequences().end;
         end.saturating_sub(round.count.min(self.held_messages()))..end
     }
 
-    /// The number of messages that are checked in all.
+    /// The total number of messages that are checked.
     pub(crate) fn checks(&self) -> u64 {
         if self.buffers == 0 {
             return self.total();
@@ -434,7 +431,7 @@ impl Test {
         })
     }
 
-    /// Returns the offset of this sequence's message in a window. `first` is the first sequence of its round.
+    /// Returns the offset of this sequence's message in a window. `first` is the first sequence number of its round.
     pub(crate) fn place_of(&self, sequence: u64, first: u64) -> usize {
         let index = sequence
             .wrapping_sub(first)
@@ -443,14 +440,14 @@ impl Test {
         usize::try_from(index.saturating_mul(u64::from(self.place_bytes()))).unwrap_or(usize::MAX)
     }
 
-    /// The window this side offers: its size and what the peer may do to it.
+    /// The window of this side: its size, and the peer's access rights.
     pub(crate) fn window(&self, role: Role) -> Option<(usize, RemoteAccess)> {
         let answers = self.kind == Kind::Latency && !self.op.fetches();
         if role == Role::Client && !answers {
             return None;
         }
         let access = match self.op {
-            // A ring makes its own window.
+            // A ring creates its own window.
             Op::Send | Op::Ring => return None,
             Op::Write | Op::WriteImm => RemoteAccess::WRITE,
             Op::Read => RemoteAccess::READ,
@@ -464,7 +461,7 @@ impl Test {
         Some((usize::try_from(bytes).ok()?, access))
     }
 
-    /// The most requests in flight on this side.
+    /// Maximum number of requests in flight on this side.
     pub(crate) fn send_depth(&self, role: Role) -> u32 {
         match (self.kind, role) {
             (Kind::Bandwidth, Role::Listener) => MARK_RECEIVES,
@@ -482,7 +479,7 @@ impl Test {
         }
     }
 
-    /// Receives this side keeps posted.
+    /// Number of receives that this side keeps posted.
     pub(crate) fn receive_depth(&self, role: Role) -> u32 {
         match (self.kind, role) {
             _ if !self.op.takes_receives() => MARK_RECEIVES,
@@ -523,12 +520,12 @@ impl Test {
         };
         let whole_messages = match (self.kind, role) {
             (Kind::Latency, _) => true,
-            // Only marks come to it.
+            // This side receives only marks.
             (Kind::Bandwidth, Role::Client) => !self.is_by_cells(),
             (Kind::Bandwidth, Role::Listener) => self.op == Op::Send,
         };
         let mut config = WorkerConfig::default();
-        // The exact number of both.
+        // Exact numbers: leases and receives.
         config.slots = held.saturating_add(receives);
         config.lease_share_percent = 0;
         config.slot_bytes = if whole_messages {
@@ -546,21 +543,21 @@ impl Test {
         config.send_depth = self.send_depth(role);
         config.receive_depth = self.receive_depth(role);
         config.gather_max = 1;
-        // Room for inline bytes makes every request larger, so it is reserved only if it is used.
+        // Space for inline bytes enlarges every request, so it is reserved only if it is used.
         config.inline_bytes_max = if self.is_inline() {
             self.inline_bytes_max
         } else {
             0
         };
-        // A lease goes as it is, whatever its length: what goes inline was asked for.
+        // Leases are never sent inline, whatever their length: the test decides what is inline.
         config.inline_alone_bytes_max = 0;
-        // Marks go out from cells, too, and fit into a line.
+        // Marks are also sent from cells, and fit into a cache line.
         config.cell_bytes = match (self.kind, role) {
             (Kind::Latency, _) | (Kind::Bandwidth, Role::Client) if self.is_by_cells() => self.place_bytes(),
             _ => LINE_BYTES,
         };
         if self.op == Op::Ring {
-            // The ring's invitation goes inline, and so does an inline message together with its trailer.
+            // The ring's invitation is sent inline, and so is an inline message with its trailer.
             let message_bytes = if self.is_inline() {
                 self.message_bytes.saturating_add(RING_TRAILER_BYTES)
             } else {

@@ -1,4 +1,4 @@
-//! Whole measurements between two threads over the simulated fabric.
+//! Tests of whole measurements between two threads over the simulated fabric.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -20,15 +20,15 @@ use super::terms::{Target, Terms};
 use super::test::{Kind, Op, Plant, Role, Test};
 use super::{Metering, Progress, control};
 
-/// Few, because two threads that poll one fabric take turns at its lock.
+/// A small number, since two polling threads compete for the lock of the fabric.
 const MEASURED: u64 = 48;
 const WARMUP: u64 = 8;
 const ALL: u64 = MEASURED + WARMUP;
 const MIDDLE: u64 = ALL / 2;
 const LOCALHOST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Two hosts whose addresses are this machine's loopback, so that a handle leads to a real
-/// TCP port. They live as long as the tests, for threads.
+/// Creates two hosts whose addresses are this machine's loopback, so that a handle names a real TCP
+/// port. They live as long as the test program, since threads use them.
 fn hosts() -> [&'static Node<Host>; 2] {
     let fabric = Fabric::new();
     [1, 2].map(|last| {
@@ -51,7 +51,8 @@ fn terms() -> Terms {
     }
 }
 
-/// Soon over for what is waited for in vain, and enough for a client to come on a busy machine.
+/// Timeouts that are short where a test waits for a failure, and long enough for a client to
+/// connect on a busy machine.
 fn briefly() -> Terms {
     Terms {
         timeout: Duration::from_secs(3),
@@ -59,7 +60,7 @@ fn briefly() -> Terms {
     }
 }
 
-/// A client whose control messages the test itself sends.
+/// Creates a client whose control messages the test itself sends.
 fn talk_to(near: &Node<Host>, address: SocketAddr) -> Control<Host> {
     let mut workers = near.workers(&control::worker_config()).unwrap();
     let deadline = doorbell::within(Duration::from_secs(5));
@@ -94,7 +95,7 @@ fn test(kind: Kind, op: Op, message_bytes: u32) -> Test {
     }
 }
 
-/// Returns the findings of both sides: the client's, then the listener's.
+/// Returns the findings of both sides, the client's first.
 fn measure(tests: &[Test]) -> [Findings; 2] {
     measure_as(tests, &terms(), &terms())
 }
@@ -145,7 +146,8 @@ fn metrics_are_told_while_traffic_flows_and_stay_behind_it() {
     assert_eq!(value(&scrape(near), SENT), None);
     let tests = [Kind::Bandwidth, Kind::Latency].map(|kind| test(kind, Op::Send, 64));
     let mut runs = 0;
-    // A scraper comes when it comes: until it was there in the midst of a test.
+    // The scraper's times are arbitrary, so measurements repeat until a scrape has happened during
+    // a test.
     let is_seen = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -160,18 +162,18 @@ fn metrics_are_told_while_traffic_flows_and_stay_behind_it() {
             assert!(driven.failure.is_none(), "{:?}", driven.failure);
             assert!(served.failure.is_none(), "{:?}", served.failure);
             runs += 1;
-            // Seen or not, it ends.
+            // The loop ends in any case.
             is_seen.fetch_or(runs == 200, Ordering::Relaxed);
         }
     });
     assert!(runs < 200, "no scraper saw a test");
     let (near, far) = (scrape(near), scrape(far));
-    // A finished test has no channel any more, and its counts stay.
+    // A finished test has no open channel, and its counters remain.
     assert_eq!(value(&near, OPEN), None, "{near}");
     let messages = runs * 2 * ALL;
     assert!(value(&near, SENT) >= Some(messages), "{near}");
     assert!(value(&far, RECEIVED) >= Some(messages), "{far}");
-    // One connection to talk over, and one for each test.
+    // One connection for control, and one for each test.
     let connected = "doorbell_handshakes_total{outcome=\"connected\"}";
     assert_eq!(value(&near, connected), Some(runs * 3));
     assert_eq!(value(&far, connected), Some(runs * 3));
@@ -195,7 +197,7 @@ fn a_batch_about_as_long_as_the_peer_has_receives_does_not_stall() {
     let tests = [Op::Send, Op::WriteImm].map(|op| Test {
         batch: 64,
         depth: 64,
-        // A round is as long, and four receives more are posted.
+        // A round has the same length, and four more receives are posted.
         iterations: 64,
         warmup: 640,
         unsignaled_max: 64,
@@ -222,7 +224,7 @@ fn every_operation_with_shared_receives() {
         for (ours, theirs) in driven.rows.iter().zip(&served.rows) {
             assert!(ours.checked_messages + theirs.checked_messages > 0, "{ours:?}");
         }
-        // Each side chooses by itself.
+        // Each side chooses independently.
         let [driven, _] = measure_as(&tests[..1], &shared, &terms());
         assert!(driven.failure.is_none(), "{:?}", driven.failure);
     }
@@ -264,7 +266,7 @@ fn every_operation_is_measured_and_checked_to_the_last_message() {
     let between = driven.between.unwrap();
     assert_eq!((&*between.device, &*between.peer), ("sim0", "127.0.0.2"));
     for ((test, row), far) in tests.iter().zip(&driven.rows).zip(&served.rows) {
-        // Bandwidth of atomics is checked once more at the end of each round.
+        // Words of bandwidth tests of atomics are checked once more at the end of each round.
         let checked_here = row.checked_messages;
         let checked_there = far.checked_messages;
         assert_eq!(row.checked_messages_by_peer, Some(checked_there));
@@ -273,7 +275,8 @@ fn every_operation_is_measured_and_checked_to_the_last_message() {
             (_, Op::Read | Op::FetchAdd | Op::CompareSwap) => assert_eq!(checked_here, ALL),
             (Kind::Latency, _) => assert_eq!((checked_here, checked_there), (ALL, ALL)),
             (Kind::Bandwidth, _) if test.buffers > 0 => {
-                // Each in one round, of which as many are left as there are buffers.
+                // Each is checked in one round, in which as many messages can be checked as there
+                // are buffers.
                 let left = |messages: u64| messages.min(test.buffers.into());
                 assert_eq!((checked_here, checked_there), (0, left(WARMUP) + left(MEASURED)));
             }
@@ -302,7 +305,7 @@ fn every_operation_is_measured_and_checked_to_the_last_message() {
                 assert_eq!(bandwidth.messages, MEASURED);
                 assert_eq!(bandwidth.bytes, MEASURED * u64::from(test.message_bytes));
                 if test.op.takes_receives() {
-                    // Less than a batch goes where the peer is slow to announce receives.
+                    // Less than a batch is posted when the peer announces receives slowly.
                     assert!((MEASURED / 3..=MEASURED).contains(&bandwidth.doorbells));
                 } else {
                     assert_eq!(bandwidth.doorbells, MEASURED / 3);
@@ -313,8 +316,8 @@ fn every_operation_is_measured_and_checked_to_the_last_message() {
     }
 }
 
-/// Runs a test with one bit flipped by `plant`. Both sides must fail: the receiver of the bit sees
-/// it, and the other side has its report.
+/// Runs a test in which `plant` flips one bit. Both sides must fail: the side that receives the bit
+/// detects it, and the other side gets its report.
 fn corrupted(kind: Kind, op: Op, bytes: u32, plant: Plant) -> [Corruption; 2] {
     planted(Test {
         plant: Some(plant),
@@ -337,7 +340,8 @@ fn one_flipped_bit_in_buffers_fails_both_sides() {
         ..test(Kind::Bandwidth, Op::Write, 5000)
     });
     assert_eq!((driven.seen_here, served.seen_here), (false, true));
-    // All buffers of the round that counts, each seen in the last place it was written to.
+    // All buffers of the timed round are corrupt. Each is detected in the last place to which it
+    // was written.
     assert_eq!((driven.messages, driven.first.sequence), (3, WARMUP));
 }
 
@@ -347,13 +351,13 @@ fn one_flipped_bit_in_any_operation_fails_both_sides() {
         for op in Op::ALL {
             for bytes in if op.is_atomic() { &[8][..] } else { &[64, 5000] } {
                 let [driven, served] = corrupted(kind, op, *bytes, Plant::Client);
-                // Words that atomics fetch, and bytes that READs fetch, come to the client.
+                // Words fetched by atomics, and bytes fetched by READs, arrive at the client.
                 assert_eq!(driven.seen_here, op.fetches(), "{kind:?} {op}");
-                // An operand is only seen in the word the next atomic finds.
+                // A wrong operand can only be detected in the word that the next atomic fetches.
                 let sequence = if op.is_atomic() { MIDDLE + 1 } else { MIDDLE };
                 assert_eq!(driven.first.sequence, sequence, "{kind:?} {op}");
                 if op.is_atomic() {
-                    // The listener looks at the word when a round is over.
+                    // The listener checks the word at the end of a round.
                     assert!(served.seen_here, "{kind:?} {op}");
                     assert_eq!((driven.messages, served.messages), (1, 1));
                 } else {
@@ -457,7 +461,7 @@ fn a_client_that_asks_and_does_not_come_is_given_up() {
         }))
         .unwrap();
     assert!(matches!(control.receive(), Ok(Message::Ready(_))));
-    // The client gets the reason, too.
+    // The client is also told the reason.
     let told = control.receive();
     assert!(
         matches!(told, Ok(Message::Verdict(Verdict { gave_up: Some(_), .. }))),
@@ -500,7 +504,7 @@ fn a_window_that_is_too_small_is_an_error_and_no_write_beyond_it() {
 #[test]
 fn nobody_listening_is_an_error_after_the_time_that_was_given() {
     let [near, _] = hosts();
-    // Nobody is given this port by chance.
+    // The system does not choose this port for another process.
     let unused = ([127, 0, 0, 1], 1).into();
     let terms = Terms {
         timeout: Duration::from_secs(1),
@@ -636,7 +640,7 @@ fn the_report_says_everything() {
     assert_eq!(lines.len(), 6, "{text}");
     assert!(lines[0].contains("sim0 to 127.0.0.2, path MTU 1024"), "{text}");
     for (header, row) in [(1, 2), (3, 4)] {
-        // Aligned: the last column ends where its header does, but for remarks.
+        // Columns are aligned: the last one ends where its header does, except for remarks.
         let columns = |line: &str| line.split_whitespace().count();
         assert!(columns(lines[row]) >= columns(lines[header]) - 1, "{text}");
     }

@@ -8,13 +8,13 @@ use doorbell::provider::{Mtu, SLOTS_MAX};
 use super::source::Wanted;
 use crate::value::{parse_mtu, parse_seconds};
 
-/// The default number of receives, if they fit: that of the stock program.
+/// The default number of receives, as in the stock program, if they fit into memory.
 const RECEIVE_DEPTH: u32 = 500;
 
-/// Memory for receives where their number is not asked for.
+/// Memory for receives if their number is not given.
 const RECEIVE_BYTES: u32 = 64 << 20;
 
-/// The most memory for receives.
+/// Maximum memory for receives.
 const RECEIVE_BYTES_MAX: u64 = 1 << 30;
 
 /// Exchange messages with ibv_rc_pingpong of rdma-core, or with another doorbell
@@ -117,10 +117,10 @@ impl Arguments {
         }
     }
 
-    /// Returns how many receives to post, for a device that takes at most `device_max`.
+    /// Returns the number of receives to post, for a device that supports at most `device_max`.
     ///
     /// # Errors
-    /// The command line asks for more than that, or for more memory than the limit.
+    /// The command line requests more receives than that, or more memory than the limit.
     pub(crate) fn receive_depth(&self, device_max: u32) -> Result<u32, String> {
         let Some(depth) = self.rx_depth else {
             let fitting = RECEIVE_BYTES.checked_div(self.size).unwrap_or(2).max(2);

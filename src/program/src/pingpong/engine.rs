@@ -1,8 +1,8 @@
-//! The ping-pong itself, over any provider: one message in flight, each answered by itself.
+//! The ping-pong, over any provider: one message in flight, each answered separately.
 //!
-//! The client's first message goes round: each side sends back the very memory it received into,
-//! as the stock program does with its one buffer. A byte that is damaged on any passage is still
-//! damaged at the end, where all bytes are checked, outside the timed section.
+//! The client's first message goes back and forth: each side sends the memory into which it
+//! received, as the stock program does with its only buffer. A byte that is damaged in any transfer
+//! is still damaged at the end, where all bytes are checked, outside the timed section.
 
 use core::fmt;
 use core::time::Duration;
@@ -20,10 +20,10 @@ use doorbell::{Operation, PostFlags, RemoteAccess, Statistics, Wait, WcStatus, W
 use super::source::Source;
 use super::wire::Destination;
 
-/// The byte that the stock program fills its buffer with.
+/// The byte with which the stock program fills its buffer.
 const FILL: u8 = 0x7b;
 
-/// The wait with `--events`: asleep whenever there is nothing, as the stock program.
+/// The wait with `--events`: sleeps whenever no completion is there, as the stock program does.
 const SLEEP: Wait = Wait::SpinThenSleep { spins: 0 };
 
 /// The parameters of the exchange.
@@ -34,9 +34,9 @@ pub(super) struct Plan {
     pub(super) receive_depth: u32,
     pub(super) mtu: Mtu,
     pub(super) service_level: u8,
-    /// If given: the first byte of every `page_bytes` is zero instead of the fill.
+    /// If set, the first byte of every page of this size is zero.
     pub(super) page_bytes: Option<usize>,
-    /// Whether to sleep until something completes.
+    /// Whether to sleep until a completion arrives.
     pub(super) events: bool,
     /// The longest time without a completion.
     pub(super) stall: Duration,
@@ -49,7 +49,7 @@ pub(super) enum Role {
     Client,
 }
 
-/// Why a ping-pong failed.
+/// Reason why a ping-pong failed.
 #[derive(Debug)]
 pub(super) enum EngineError {
     Provider(ProviderError),
@@ -57,7 +57,7 @@ pub(super) enum EngineError {
     Memory(MemoryError),
     Push(PushError),
     Post(PostError),
-    /// The device named a request that is not in flight.
+    /// The device reported a request that is not in flight.
     Rejected(Rejected),
     /// A request failed.
     Failed {
@@ -65,14 +65,14 @@ pub(super) enum EngineError {
         status: WcStatus,
         exchanged: u32,
     },
-    /// Nothing completed for too long.
+    /// No request completed for too long.
     Stalled {
         after: Duration,
         sent: u32,
         received: u32,
         iterations: u32,
     },
-    /// A message of another length.
+    /// A message has the wrong length.
     Length {
         number: u32,
         got: u32,
@@ -84,7 +84,7 @@ pub(super) enum EngineError {
         got: u8,
         expected: u8,
     },
-    /// The arena is smaller than what was asked for.
+    /// The arena is smaller than requested.
     NoMemory,
 }
 
@@ -171,7 +171,7 @@ pub(super) struct Engine<P: Provider> {
     source: Source,
 }
 
-/// The halves of the queue pair, and what is under way on them.
+/// The halves of the queue pair, and the state of the exchange.
 struct Wire<P: Provider> {
     send: P::SendQueue,
     receive: P::ReceiveQueue,
@@ -181,13 +181,13 @@ struct Wire<P: Provider> {
     sent: u32,
     received: u32,
     sending: bool,
-    /// The message that came last, which goes out next.
+    /// The message that arrived last, which is sent next.
     held: Option<P::Slot>,
     statistics: Arc<Statistics>,
 }
 
 impl<P: Provider> Engine<P> {
-    /// Makes the queue pair, in INIT, and its memory.
+    /// Creates the queue pair, in INIT, and its memory.
     pub(super) fn new(
         context: &P::Context,
         source: Source,
@@ -195,7 +195,7 @@ impl<P: Provider> Engine<P> {
         plan: Plan,
     ) -> Result<Self, EngineError> {
         let domain = context.protection_domain()?;
-        // One message out and one held, beside the receives.
+        // In addition to the receives: one message that is being sent, and one that is held.
         let arena = domain.arena(&ArenaConfig::new(
             plan.receive_depth.saturating_add(2),
             plan.message_bytes,
@@ -268,20 +268,20 @@ impl<P: Provider> Engine<P> {
         &self.wire.statistics
     }
 
-    /// Whether messages go inline.
+    /// Whether messages are sent inline.
     pub(super) const fn is_inline(&self) -> bool {
         self.wire.flags.contains(PostFlags::INLINE)
     }
 
-    /// Connects to the peer: RTR, receives, RTS, so that a receive is there before the peer can
-    /// know that it may send.
+    /// Connects to the peer: RTR, receives, RTS. So receives are posted before the peer can know
+    /// that it may send.
     pub(super) fn connect(&mut self, remote: &Destination) -> Result<(), EngineError> {
         self.control.ready_to_receive(&ReadyToReceive {
             address: AddressVector {
                 destination: remote.gid,
                 source_gid_index: self.source.gid_index,
                 port: self.source.port,
-                // The stock program's is 1, which does not leave the subnet.
+                // The stock program uses 1, with which packets cannot leave the subnet.
                 hop_limit: 64,
                 traffic_class: 0,
                 flow_label: 0,
@@ -290,7 +290,7 @@ impl<P: Provider> Engine<P> {
             path_mtu: self.wire.plan.mtu,
             destination_qpn: remote.qpn,
             receive_psn: remote.psn,
-            // No READs and atomics here; the stock program's figure.
+            // There are no READs and atomics; the value is that of the stock program.
             max_dest_rd_atomic: 1,
             min_rnr_timer: 12,
         })?;
@@ -298,8 +298,8 @@ impl<P: Provider> Engine<P> {
         self.control.ready_to_send(&ReadyToSend {
             send_psn: self.psn,
             max_rd_atomic: 1,
-            // 268 ms, six times: the stock program's 67 ms are short for a busy software device,
-            // and its 7 retries are without end there.
+            // 268 ms and six retries. The 67 ms of the stock program are too short for a busy
+            // software device, which in turn treats its 7 retries as unlimited.
             timeout: 16,
             retry_count: 6,
             rnr_retry: 7,
@@ -307,7 +307,7 @@ impl<P: Provider> Engine<P> {
         Ok(())
     }
 
-    /// Exchanges all messages, then checks the last one. Returns the time of the exchange.
+    /// Exchanges all messages, then checks the last one. Returns the duration of the exchange.
     pub(super) fn run(&mut self, role: Role) -> Result<Duration, EngineError> {
         if role == Role::Client {
             let mut first = self.wire.arena.lease().ok_or(EngineError::NoMemory)?;
@@ -336,13 +336,13 @@ impl<P: Provider> Engine<P> {
     }
 }
 
-/// The wait for a completion, which fails after too long a time without one.
+/// Waits for a completion, and fails after too long a time without one.
 struct Watched<'e, P: Provider> {
     wire: &'e mut Wire<P>,
     completions: &'e mut P::CompletionQueue,
-    /// Nothing happened since then, as of the last look at the clock.
+    /// Start of the time without a completion, as of the last check of the clock.
     quiet_since: Instant,
-    /// Nothing happened since that look either.
+    /// Whether no completion has arrived since that check.
     is_quiet: bool,
 }
 
@@ -388,7 +388,7 @@ impl<P: Provider> Wire<P> {
         self.sent >= self.plan.iterations && self.received >= self.plan.iterations
     }
 
-    /// Posts receives until there are as many as were asked for.
+    /// Posts receives until their number is as requested.
     fn replenish(&mut self) -> Result<(), EngineError> {
         let missing = self.plan.receive_depth.saturating_sub(self.receive.in_flight());
         let mut batch = self.receive.stage();
@@ -401,9 +401,9 @@ impl<P: Provider> Wire<P> {
         Ok(())
     }
 
-    /// Sends the held message, once the send before is done. The last message of all is kept.
+    /// Sends the held message, if the previous send is complete. The very last message is kept.
     fn post(&mut self) -> Result<(), EngineError> {
-        // As many sends were posted as are done, and one more where one is under way.
+        // All posted sends are complete unless one is in flight.
         if self.sending || self.sent >= self.plan.iterations {
             return Ok(());
         }
@@ -422,7 +422,7 @@ impl<P: Provider> Wire<P> {
         Ok(())
     }
 
-    /// Takes completions.
+    /// Handles a completion.
     fn complete(&mut self, completion: Lent<'_, P::Completion>) -> Result<(), EngineError> {
         let exchanged = self.sent.min(self.received);
         let failed = |what, status| EngineError::Failed {
@@ -432,7 +432,8 @@ impl<P: Provider> Wire<P> {
         };
         match completion.work_id().kind() {
             Some(WorkKind::Send) => {
-                // The server's last is what was received last: the check needs it.
+                // The slot of the server's last send is the message that it received last, which is
+                // checked.
                 let last = self.sent.saturating_add(1) == self.plan.iterations;
                 let (arena, held) = (&mut self.arena, &mut self.held);
                 let retired = self.send.retire(completion, |_, slot| {
@@ -450,7 +451,8 @@ impl<P: Provider> Wire<P> {
                 self.statistics.completions.add(1);
             }
             _ => {
-                // A queue of its own, so that what is no send is a receive; else it is refused.
+                // The queue pair has its own completion queue: a completion that is not of a send
+                // is of a receive, or is rejected.
                 let (arena, held) = (&mut self.arena, &mut self.held);
                 let arrival = self.receive.retire(completion, |_, slot| {
                     if let Some(earlier) = held.replace(slot) {
@@ -487,9 +489,10 @@ impl<P: Provider> Wire<P> {
         }
     }
 
-    /// Checks every byte of the last message: what the client sent first, having gone round.
+    /// Checks every byte of the last message, which is the first message of the client after all
+    /// transfers.
     fn check(&self, role: Role) -> Result<(), EngineError> {
-        // Without pages to look for, the server does not know what a client sends.
+        // Unless pages are marked, the server does not know the client's bytes.
         if role == Role::Server && self.plan.page_bytes.is_none() {
             return Ok(());
         }

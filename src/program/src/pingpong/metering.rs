@@ -10,7 +10,7 @@ use super::source::Source;
 use crate::port_counts::add_ports;
 use crate::report::Failure;
 
-/// The device, the labels of its port, its counters and the peer's address.
+/// The device, the labels of its port, its counters, and the peer's address.
 type Noted = (String, Labels, Arc<Statistics>, IpAddr);
 
 /// Serves metrics until it is dropped.
@@ -36,7 +36,7 @@ impl Metering {
         })
     }
 
-    /// Sets the source of the metrics. There is one, so that a second call changes nothing.
+    /// Sets the source of the metrics. Only the first call has an effect.
     pub(super) fn note(&self, source: &Source, statistics: &Arc<Statistics>, peer: IpAddr) {
         let port = source.port.to_string();
         let labels = Labels::new(&[("device", &source.device), ("port", &port)]).unwrap_or(Labels::NONE);

@@ -1,8 +1,8 @@
-//! `doorbell pingpong`: the ping-pong of rdma-core's `ibv_rc_pingpong`, so that a program we did not
-//! write is at the other end.
+//! `doorbell pingpong`: the ping-pong of rdma-core's `ibv_rc_pingpong`, to test against a program that is not part of
+//! doorbell.
 //!
-//! The command line is in [`arguments`], the exchange over TCP in [`wire`] and [`tcp`], the choice of a GID
-//! in [`source`], the queue pair and the messages in [`engine`]. This file runs their steps in the order of each role.
+//! The command line is in [`arguments`], the exchange over TCP in [`wire`] and [`tcp`], the choice of a GID in
+//! [`source`], the queue pair and the messages in [`engine`]. This file runs the steps of each role.
 
 use core::time::Duration;
 use std::thread;
@@ -28,17 +28,17 @@ use report::{Done, Report};
 use source::{Peer, Source};
 use wire::{DONE, Destination};
 
-/// How long the client stays after its last message came: the acknowledgement of it may be lost, and the
-/// peer then asks again. Three times the acknowledgement timeout of the stock program.
+/// Time for which the client stays after its last message arrived: if the acknowledgement of it is lost, the peer
+/// retransmits. Three times the acknowledgement timeout of the stock program.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Plays one game.
+/// Runs one ping-pong.
 ///
 /// # Errors
-/// There is no RDMA stack or usable GID, the peer does not speak the exchange or stops, or a payload is not
-/// what was sent.
+/// There is no RDMA stack or usable GID, the peer violates the protocol of the exchange or stops, or a payload is
+/// wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // Metrics are served until the last message has come.
+    // Metrics are served until the last message has arrived.
     let metering = arguments.metrics.map(Metering::start).transpose()?;
     let metering = metering.as_ref();
     let rdma = Rdma::load().map_err(|error| advised(&NodeError::Library(error)))?;
@@ -57,7 +57,7 @@ fn client(
 ) -> Result<Report, Failure> {
     let timeout = arguments.timeout;
     let ports = ports(rdma)?;
-    // Mistakes that do not depend on the peer are reported before it is contacted.
+    // Errors that do not depend on the peer are reported before it is contacted.
     source::check(&ports, &arguments.wanted())?;
     let mut stream = tcp::connect(host, arguments.port, timeout)?;
     let peer = Peer::Tcp(stream.peer_addr()?.ip());
@@ -77,14 +77,14 @@ fn client(
 fn server(rdma: &Rdma, arguments: &Arguments, metering: Option<&Metering>) -> Result<Report, Failure> {
     let timeout = arguments.timeout;
     let listener = tcp::listen(arguments.port)?;
-    // The GID depends on the client's address. The existence of a usable one is checked now.
+    // The GID depends on the client's address. Only the existence of a usable one is checked now.
     source::check(&ports(rdma)?, &arguments.wanted())?;
     eprintln!("doorbell: listening on port {}", arguments.port);
     let mut stream = tcp::accept(&listener, arguments.wait)?;
     drop(listener);
     let remote = tcp::destination(&mut stream, timeout)?;
     let (mut engine, local) = prepare(rdma, arguments, &ports(rdma)?, Peer::Gid(remote.gid))?;
-    // Receives are posted before the client can know where to send.
+    // Receives are posted before the client can know the address.
     engine.connect(&remote)?;
     tcp::send(&mut stream, &local.encode(), timeout)?;
     tcp::done(&mut stream, timeout)?;
@@ -93,14 +93,14 @@ fn server(rdma: &Rdma, arguments: &Arguments, metering: Option<&Metering>) -> Re
     Ok(report(&engine, Role::Server, local, remote, took))
 }
 
-/// Gives the metrics their source, if metrics are served.
+/// Sets the source of the metrics, if metrics are served.
 fn note(metering: Option<&Metering>, engine: &Engine<Rdma>, remote: &Destination) {
     if let Some(metering) = metering {
         metering.note(engine.source(), engine.statistics(), remote.gid.to_ip());
     }
 }
 
-/// The ports there are, of which at least one is usable or at least there.
+/// All ports, which may be unusable. Fails if there are none.
 fn ports(rdma: &Rdma) -> Result<Vec<PortReport>, Failure> {
     let mut ports = Vec::new();
     let mut failed = Vec::new();
@@ -119,7 +119,7 @@ fn ports(rdma: &Rdma) -> Result<Vec<PortReport>, Failure> {
     Ok(ports)
 }
 
-/// Makes our end, and returns its address.
+/// Creates this end, and returns its address.
 fn prepare(
     rdma: &Rdma,
     arguments: &Arguments,
@@ -142,7 +142,7 @@ fn prepare(
     let psn = Psn::from_low_bits(random?);
     let engine = Engine::new(&context, source, psn, plan)?;
     let local = Destination {
-        // RoCE has none.
+        // RoCE has no LID.
         lid: 0,
         qpn: engine.qpn(),
         psn,

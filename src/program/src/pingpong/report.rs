@@ -1,4 +1,4 @@
-//! The report of a ping-pong: the figures of the stock program, in its words and as JSON.
+//! The report of a ping-pong: the figures of the stock program, in its format and as JSON.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -55,7 +55,7 @@ impl From<&Destination> for End {
     }
 }
 
-/// The facts of a finished ping-pong.
+/// The results of a finished ping-pong.
 #[derive(Debug)]
 pub(super) struct Done<'a> {
     pub(super) role: Role,
@@ -100,7 +100,7 @@ impl Report {
         }
     }
 
-    /// The lines of the stock program, then what was checked.
+    /// The lines of the stock program, then the checks that were made.
     pub(super) fn to_text(&self) -> String {
         let mut text = String::new();
         let checked = if self.content_checked {

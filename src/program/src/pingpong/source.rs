@@ -1,4 +1,4 @@
-//! The choice of the GID and port of a ping-pong, with its reason.
+//! Selects the GID and port of a ping-pong, with the reason.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use doorbell::provider::{Gid, GidKind, IpPrefix, Mtu, PortReport, Unusable};
 use doorbell::rails::{LocalRail, RailSource};
 
-/// The choices of the command line.
+/// The selections of the command line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) device: Option<&'a str>,
@@ -15,16 +15,16 @@ pub(super) struct Wanted<'a> {
     pub(super) mtu: Mtu,
 }
 
-/// The address of the peer that is known when the GID is chosen.
+/// The address of the peer that is known when the GID is selected.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Peer {
-    /// The address it is reached at by TCP, which may lie in another network than RDMA.
+    /// Its TCP address, which may be in another network than its RDMA port.
     Tcp(IpAddr),
     /// Its GID.
     Gid(Gid),
 }
 
-/// The GID that is used.
+/// The selected GID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) device: String,
@@ -40,9 +40,9 @@ pub(super) struct Source {
 pub(super) enum Why {
     /// The command line names it.
     Named,
-    /// The peer's address lies in its subnet.
+    /// The peer's address is in its subnet.
     Subnet { subnet: IpPrefix, peer: IpAddr },
-    /// No subnet has the peer's address, and there is one device to choose from.
+    /// No subnet contains the peer's address, and there is only one device.
     OnlyDevice { peer: IpAddr },
 }
 
@@ -61,24 +61,24 @@ impl fmt::Display for Why {
     }
 }
 
-/// Why no GID can be used.
+/// Reason why no GID can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoSource {
-    /// There is no port to choose from.
+    /// There is no matching port.
     NoPort { wanted: String, known: Vec<String> },
-    /// None of the ports asked for is usable: each with its reason.
+    /// None of the matching ports is usable. Each has its reason.
     Unusable(Vec<(String, Unusable)>),
-    /// The GID index is not filled, or not of RoCEv2.
+    /// The GID table has no entry at this index, or the entry is not RoCEv2.
     GidIndex {
         index: u8,
         port: String,
         kind: Option<GidKind>,
     },
-    /// A GID index needs the name of a device if there are several.
+    /// With several devices, a GID index requires the name of a device.
     WhichDevice(Vec<String>),
-    /// No subnet has the peer's address, and there are several devices; or several links have.
+    /// There are several devices, and no subnet contains the peer's address, or it is a link-local address.
     Ambiguous { peer: IpAddr, candidates: Vec<String> },
-    /// The port cannot work with this MTU.
+    /// The port does not support this MTU.
     Mtu { asked: Mtu, active: Mtu, port: String },
 }
 
@@ -133,7 +133,7 @@ fn name(report: &PortReport) -> String {
     format!("{} port {}", report.device, report.port)
 }
 
-/// Whether there can be a GID to use, as far as that does not depend on the peer.
+/// Checks whether there can be a usable GID, as far as that does not depend on the peer.
 pub(super) fn check(ports: &[PortReport], wanted: &Wanted<'_>) -> Result<(), NoSource> {
     let asked = asked(ports, wanted)?;
     if let Some(index) = wanted.gid_index {
@@ -150,7 +150,7 @@ pub(super) fn check(ports: &[PortReport], wanted: &Wanted<'_>) -> Result<(), NoS
     first
 }
 
-/// Chooses the GID to use.
+/// Selects the GID.
 pub(super) fn choose(ports: &[PortReport], wanted: &Wanted<'_>, peer: Peer) -> Result<Source, NoSource> {
     let asked = asked(ports, wanted)?;
     let (report, source) = match wanted.gid_index {
@@ -161,7 +161,7 @@ pub(super) fn choose(ports: &[PortReport], wanted: &Wanted<'_>, peer: Peer) -> R
     Ok(source)
 }
 
-/// The ports that the command line leaves to choose from.
+/// The ports that match the command line.
 fn asked<'a>(ports: &'a [PortReport], wanted: &Wanted<'_>) -> Result<Vec<&'a PortReport>, NoSource> {
     let asked: Vec<&PortReport> = ports
         .iter()
@@ -184,7 +184,7 @@ fn asked<'a>(ports: &'a [PortReport], wanted: &Wanted<'_>) -> Result<Vec<&'a Por
     Ok(asked)
 }
 
-/// Whether a port can work with this MTU.
+/// Checks whether a port supports this MTU.
 fn fits(report: &PortReport, asked: Mtu) -> Result<(), NoSource> {
     match report.active_mtu {
         None => Err(NoSource::Unusable(vec![(name(report), Unusable::UnknownMtu)])),
@@ -211,7 +211,7 @@ fn choice(report: &PortReport, gid_index: u8, gid: Gid, kind: GidKind, why: Why)
     (report, source)
 }
 
-/// Returns the GID of this index. Its port needs no IP address for it: the user named it on purpose.
+/// Returns the GID with this index. It need not be an IP address, since the user named it explicitly.
 fn named<'a>(asked: &[&'a PortReport], index: u8) -> Result<Choice<'a>, NoSource> {
     let [report] = asked else {
         return Err(NoSource::WhichDevice(
@@ -240,12 +240,12 @@ fn named<'a>(asked: &[&'a PortReport], index: u8) -> Result<Choice<'a>, NoSource
 
 type Usable<'a> = (&'a PortReport, u8, RailSource);
 
-/// The GIDs a connection can be made with.
+/// The GIDs with which a connection can be made.
 fn usable<'a>(asked: &[&'a PortReport]) -> Result<Vec<Usable<'a>>, NoSource> {
     let usable_of = |report: &'a PortReport| {
         LocalRail::of_port(report).filter_map(move |rail| {
             let source = rail.source.ok()?;
-            // A queue pair's address vector names its GID by eight bits.
+            // The address vector of a queue pair identifies its GID by eight bits.
             Some((report, u8::try_from(source.gid_index).ok()?, source))
         })
     };
@@ -262,8 +262,8 @@ fn usable<'a>(asked: &[&'a PortReport]) -> Result<Vec<Usable<'a>>, NoSource> {
     ))
 }
 
-/// Returns the GID whose subnet has the peer, by the longest prefix. If none has, returns the first GID of the only
-/// device: IPv4 before IPv6, and link-local addresses last.
+/// Returns the GID whose subnet contains the peer, with the longest prefix. If there is none, returns the first GID
+/// of the only device: IPv4 before IPv6, and link-local addresses last.
 fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource> {
     let address = match peer {
         Peer::Tcp(address) => address.to_canonical(),
@@ -287,7 +287,7 @@ fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource
         .copied()
         .collect();
     if let Some((report, index, rail)) = near.first() {
-        // Every link has all link-local addresses.
+        // Every link contains all link-local addresses.
         if is_link_local(address) && !one_device(near.iter()) {
             return Err(ambiguous());
         }
@@ -302,7 +302,7 @@ fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource
     }
     usable
         .iter()
-        // If the peer's GID is known, ours has to be of the same IP family.
+        // If the peer's GID is known, the local GID has to be of the same IP family.
         .filter(|(.., rail)| !matches!(peer, Peer::Gid(gid) if gid.to_ip().is_ipv4() != rail.gid.to_ip().is_ipv4()))
         .min_by_key(|(_, index, rail)| {
             let address = rail.address.address();
@@ -368,7 +368,7 @@ mod tests {
     fn the_peers_subnet_decides() {
         assert_eq!(chosen(&two(), &ANY, tcp("10.0.1.9")), ("rxe1".into(), 1));
         assert_eq!(chosen(&two(), &ANY, tcp("10.0.0.9")), ("rxe0".into(), 1));
-        // As a socket of both families gives it.
+        // The form that a dual-stack socket returns.
         assert_eq!(chosen(&two(), &ANY, tcp("::ffff:10.0.1.9")), ("rxe1".into(), 1));
         let peer = Peer::Gid(Gid::from_ip("10.0.1.9".parse().unwrap()));
         assert_eq!(chosen(&two(), &ANY, peer), ("rxe1".into(), 1));

@@ -1,4 +1,5 @@
-//! The TCP side of the exchange: connecting, accepting, sending and receiving, each by a deadline.
+//! The TCP part of the exchange: connecting, accepting, sending and receiving, each with a
+//! deadline.
 
 use core::time::Duration;
 use std::io::{self, Read, Write};
@@ -11,7 +12,7 @@ use super::wire::{Destination, Inbox, Message};
 use crate::address::{anywhere, resolve};
 use crate::report::Failure;
 
-/// Connects to the first address of `host` that answers.
+/// Connects to the first address of `host` that responds.
 pub(super) fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, Failure> {
     let deadline = Instant::now().checked_add(timeout);
     let addresses = resolve((host.to_owned(), port), timeout)
@@ -70,7 +71,7 @@ pub(super) fn accept(listener: &TcpListener, timeout: Duration) -> Result<TcpStr
     }
 }
 
-/// Sends a message; the socket's buffer holds it, so that only a broken one makes this wait.
+/// Sends a message. The socket's buffer has room for it, so that this normally does not block.
 pub(super) fn send(stream: &mut TcpStream, bytes: &[u8], timeout: Duration) -> Result<(), Failure> {
     stream.set_write_timeout(Some(timeout))?;
     stream
@@ -91,7 +92,7 @@ pub(super) fn done(stream: &mut TcpStream, timeout: Duration) -> Result<(), Fail
 fn receive(stream: &mut TcpStream, message: Message, timeout: Duration) -> Result<Inbox, Failure> {
     let deadline = Instant::now().checked_add(timeout);
     let mut inbox = Inbox::new(message);
-    // One more than the longest message, so that too much is seen.
+    // Longer than the longest message, so that excess bytes are detected.
     let mut buffer = [0; 64];
     loop {
         let Some(remaining) = remaining(deadline) else {
@@ -114,9 +115,9 @@ fn receive(stream: &mut TcpStream, message: Message, timeout: Duration) -> Resul
     }
 }
 
-/// Returns the time left until the deadline; `None` once it has passed.
+/// Returns the time left until the deadline, or `None` after it has passed.
 fn remaining(deadline: Option<Instant>) -> Option<Duration> {
-    // A deadline too far away to be represented is never reached.
+    // A deadline that cannot be represented is never reached.
     let Some(deadline) = deadline else {
         return Some(Duration::from_secs(3600));
     };
@@ -134,7 +135,7 @@ fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// A span as people say it.
+/// A duration as text.
 fn seconds(span: Duration) -> String {
     format!("{} s", span.as_secs_f64())
 }

@@ -1,6 +1,7 @@
-//! The text two ends of a ping-pong exchange over TCP before they use RDMA. No socket here.
+//! The text that the two ends of a ping-pong exchange over TCP before they use RDMA. No socket is used
+//! here.
 //!
-//! Both send their address, the client first; then the client sends `done`.
+//! Both ends send their address, the client first. Then the client sends `done`.
 //!
 //! | bytes | field | form |
 //! |---|---|---|
@@ -19,7 +20,7 @@ use core::fmt;
 
 use doorbell::provider::{Gid, Psn, Qpn};
 
-/// How long the text of a [`Destination`] is.
+/// Length of the text of a [`Destination`].
 pub(super) const DESTINATION_BYTES: usize = 52;
 
 /// The last message of the client.
@@ -52,22 +53,22 @@ pub(super) enum Field {
     Separator,
 }
 
-/// The fault in a message of the peer.
+/// Error in a message of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WireError {
     /// The peer closed the connection too early.
     Truncated { message: Message, got: usize },
-    /// The peer sent more than the message.
+    /// The peer sent more bytes than the message has.
     Oversized { message: Message },
     /// An invalid byte at this offset.
     Byte { field: Field, offset: usize, byte: u8 },
-    /// A queue pair that can carry no connection: 0 and 1 are for management.
+    /// A queue pair number that is reserved for management: 0 or 1.
     ReservedQpn(u32),
     /// The peer has no GID, which RoCE needs.
     NoGid,
-    /// A multicast GID names no single end.
+    /// A multicast GID does not identify a single end.
     MulticastGid(Gid),
-    /// Something else than `done`.
+    /// The message is not `done`.
     NotDone,
 }
 
@@ -166,7 +167,7 @@ impl Destination {
     }
 }
 
-/// `N` bytes of two hexadecimal digits each.
+/// Parses `N` bytes of two hexadecimal digits each.
 fn octets<const N: usize>(
     bytes: &mut impl Iterator<Item = (usize, u8)>,
     field: Field,
@@ -197,12 +198,12 @@ fn separator(bytes: &mut impl Iterator<Item = (usize, u8)>, expected: u8) -> Res
     })
 }
 
-/// The next byte with its offset. The fields are as long as the text, so there is one.
+/// The next byte with its offset. It exists, since the fields are as long as the text.
 fn next(bytes: &mut impl Iterator<Item = (usize, u8)>) -> (usize, u8) {
     bytes.next().unwrap_or((DESTINATION_BYTES, 0))
 }
 
-/// Gathers one message from whatever pieces the stream gives.
+/// Collects the pieces of one message from the stream.
 pub(super) struct Inbox {
     message: Message,
     bytes: Vec<u8>,
@@ -216,7 +217,8 @@ impl Inbox {
         }
     }
 
-    /// Takes a piece; an empty piece means that the peer closed. Returns whether the message is whole.
+    /// Adds a piece; an empty piece means that the peer closed. Returns whether the message is
+    /// complete.
     pub(super) fn take(&mut self, piece: &[u8]) -> Result<bool, WireError> {
         let message = self.message;
         if piece.is_empty() && self.bytes.len() < message.bytes() {
@@ -230,7 +232,7 @@ impl Inbox {
         Ok(self.bytes.len() == message.bytes())
     }
 
-    /// How many bytes came so far.
+    /// The number of bytes received so far.
     pub(super) fn got(&self) -> usize {
         self.bytes.len()
     }

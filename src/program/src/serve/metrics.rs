@@ -1,4 +1,4 @@
-//! Metrics of the node daemon: what it counted, its links, and its jobs.
+//! Metrics of the node daemon: its counts, its links and its jobs.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use doorbell_operation::{Labels, MetricFamily, Metrics};
 
 use crate::board::Board;
 
-/// The most jobs that have series of their own, and the most of those of one user. The others are one: the numbers of jobs are their
-/// users' choice.
+/// Maximum number of jobs with their own series, in total and of one user. All others share one series, since users choose the numbers of
+/// their jobs.
 const JOBS_MAX: usize = 64;
 const JOBS_OF_USER_MAX: usize = 16;
 
@@ -48,8 +48,8 @@ families! {
     JOB_RECEIVED = counter "doorbell_daemon_job_received_bytes_total" ["uid", "job"], "Bytes of the messages among these.";
 }
 
-/// Notes the counters of a daemon and its links, if the last note is old enough. Anybody may read metrics, and users do not see the jobs of
-/// others: so jobs are there if `with_jobs` says so.
+/// Records the counters of a daemon and its links, if the last record is old enough. Metrics are public, and users cannot see the jobs of
+/// others: so jobs are included only if `with_jobs` is set.
 pub(super) fn note(board: &mut Board, server: &mut Server, with_jobs: bool) {
     if !board.is_due() {
         return;
@@ -111,8 +111,8 @@ fn add(metrics: &mut Metrics, status: &DaemonStatus) {
     add_jobs(metrics, &status.jobs);
 }
 
-/// Adds the oldest job of each user, then the second of each, and so on: a few users do not take all names. The others have gauges alone,
-/// since their counts fall when one of them ends.
+/// Adds the oldest job of each user, then the second oldest of each, and so on, so that a few users cannot occupy all series. Other jobs
+/// have only gauges, since the sum of their counters would decrease when one of them ends.
 fn add_jobs(metrics: &mut Metrics, jobs: &[JobStatus]) {
     let mut by_age: Vec<_> = jobs.iter().collect();
     by_age.sort_by_key(|job| job.age);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn jobs_beyond_the_most_are_one_and_the_oldest_keep_their_names() {
-        // A user with very many jobs, in the order of their numbers, and one with an old job.
+        // A user with very many jobs, in the order of their numbers, and a user with an old job.
         let mut jobs: Vec<_> = (0..200).map(|number| job(1000, number, 1000 - number)).collect();
         jobs.push(job(2000, 7, 5000));
         let mut metrics = Metrics::default();
@@ -196,7 +196,7 @@ mod tests {
             "doorbell_daemon_job_processes{{uid=\"other\",job=\"other\"}} {others}\n"
         )));
         assert!(!text.contains("_total{uid=\"other\""), "counts that fall: {text}");
-        // Five users with many jobs each, and one that comes last.
+        // Five users with many jobs each, and a user that comes last.
         let mut jobs: Vec<_> = (0..100)
             .map(|number| job(number as u32 / 20, number, number))
             .collect();

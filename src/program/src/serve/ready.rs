@@ -1,4 +1,4 @@
-//! The word to systemd that the daemon is ready, for a unit of `Type=notify`: one datagram to the socket that `NOTIFY_SOCKET` names.
+//! Notifies systemd that the daemon is ready, for a unit of `Type=notify`: one datagram to the socket that `NOTIFY_SOCKET` names.
 //!
 //! Source: sd_notify(3), "Notes".
 
@@ -9,17 +9,17 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Tells the service manager something. Nothing if none asked for it.
+/// Sends a notification to the service manager. Does nothing if `NOTIFY_SOCKET` is not set.
 ///
 /// # Errors
-/// The socket that it named takes nothing now. It is not waited for: processes of the daemon would wait, too.
+/// The socket cannot accept the datagram now. This does not wait, since the daemon's processes would have to wait, too.
 pub(super) fn tell(what: &str) -> io::Result<()> {
     env::var_os("NOTIFY_SOCKET").map_or(Ok(()), |socket| tell_at(&socket, what))
 }
 
 fn tell_at(socket: &OsString, what: &str) -> io::Result<()> {
     let address = match socket.as_bytes().split_first() {
-        // An abstract name.
+        // An abstract socket address.
         Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,
         _ => SocketAddr::from_pathname(socket)?,
     };
@@ -64,7 +64,7 @@ mod tests {
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         let socket = path.into_os_string();
-        // Each from a socket of its own, whose room does not end first.
+        // Each is sent from its own socket, so that no sender runs out of room first.
         let error = loop {
             if let Err(error) = tell_at(&socket, "STATUS=") {
                 break error;

@@ -1,4 +1,4 @@
-//! The state of this host's node daemon, as a document and as a table. The daemon is asked at its socket.
+//! The state of this host's node daemon, as a document and as a table. The daemon is queried at its socket.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -16,10 +16,10 @@ use super::{Arguments, Shown};
 use crate::report::Failure;
 use crate::serve::Counts;
 
-/// How long a daemon may take for an answer.
+/// Timeout for the daemon's answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A daemon at one time. Rates are of the time since the one before.
+/// The state of a daemon at one time. Rates cover the interval since the previous report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     simulated: bool,
@@ -52,7 +52,7 @@ struct Daemon {
 #[derive(Debug, Serialize)]
 struct Node {
     node: u32,
-    /// The worst of its links, or `idle` without any.
+    /// The worst state of its links, or `idle` if it has none.
     state: &'static str,
     times_lost: u64,
     waiting_frames: u64,
@@ -70,7 +70,7 @@ struct Link {
     received_bytes: u64,
 }
 
-/// Traffic since the beginning, and its rates.
+/// Total traffic, and its rates.
 #[derive(Debug, Serialize)]
 struct Moved {
     submitted: u64,
@@ -108,7 +108,7 @@ struct Endpoint {
 /// Shows the daemon at a socket.
 ///
 /// # Errors
-/// It cannot be asked, or with `--once` it does not answer.
+/// The daemon cannot be queried, or with `--once` it does not answer.
 pub(super) fn run(socket: &Path, arguments: &Arguments, shown: &mut Shown) -> Result<(), Failure> {
     let mut before: Option<(DaemonStatus, Instant)> = None;
     loop {
@@ -119,7 +119,7 @@ pub(super) fn run(socket: &Path, arguments: &Arguments, shown: &mut Shown) -> Re
                 shown.show(&report, &report.text())?;
                 before = Some((now, at));
             }
-            // It may be there again soon.
+            // Another daemon may start soon.
             Err(error @ (StatusError::NoDaemon { .. } | StatusError::TooLate)) if !arguments.once => {
                 shown.lose(&error.to_string());
                 before = None;
@@ -135,7 +135,7 @@ pub(super) fn run(socket: &Path, arguments: &Arguments, shown: &mut Shown) -> Re
 
 impl Report {
     fn new(socket: &Path, now: &DaemonStatus, before: Option<&(DaemonStatus, Instant)>, at: Instant) -> Self {
-        // Counts of another daemon have nothing to do with these.
+        // Counts of another daemon are not comparable.
         let before = before.filter(|(status, _)| status.epoch == now.epoch);
         let seconds = before.map_or(0.0, |(_, then)| at.saturating_duration_since(*then).as_secs_f64());
         let before = before.map(|(status, _)| status);
@@ -167,7 +167,7 @@ impl Report {
         }
     }
 
-    /// As tables.
+    /// The report as tables.
     pub(super) fn text(&self) -> String {
         let daemon = &self.daemon;
         let mut text = String::new();
@@ -332,7 +332,7 @@ impl Daemon {
         }
     }
 
-    /// Writes the counts of all users' messages.
+    /// Writes the message counts of all users.
     fn write_messages(&self, text: &mut String) {
         let _ = writeln!(
             text,
@@ -444,7 +444,7 @@ fn total_megabytes(bytes: u64) -> String {
     format!("{:.2}", bytes / 1e6)
 }
 
-/// A span of time in days, hours, minutes and seconds.
+/// A duration in days, hours, minutes and seconds.
 fn time(seconds: u64) -> String {
     let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
     let (minutes, seconds) = (seconds / 60 % 60, seconds % 60);
@@ -456,10 +456,11 @@ fn time(seconds: u64) -> String {
     }
 }
 
-/// Checks the text and the document of a status that anybody may have made.
+/// Checks the text and the document of a status from an untrusted daemon.
 ///
 /// # Panics
-/// The text has a character that a terminal acts on, or no line for an endpoint; or the document lacks one.
+/// The text has a control character that affects a terminal, or no line for an endpoint; or the document
+/// lacks an endpoint.
 #[cfg(any(test, fuzzing))]
 pub fn check_shown(status: &DaemonStatus) {
     let now = Instant::now();
@@ -488,7 +489,7 @@ mod tests {
 
     use super::check_shown;
 
-    /// A status in which each number is the largest, so that no sum of them fits.
+    /// Returns a status in which each number is the largest possible, so that every sum overflows.
     fn largest() -> DaemonStatus {
         let traffic = || Traffic {
             submitted: u64::MAX,
@@ -543,7 +544,7 @@ mod tests {
                 waiting_bytes: u64::MAX,
                 links: [true, false].map(link).into(),
             }],
-            // Two of one number: a daemon that lies may give them.
+            // Two jobs with the same number: a daemon with a fault may send them.
             jobs: vec![job_status(), job_status()],
             left_out: u64::MAX,
             endpoints: vec![endpoint(), endpoint()],

@@ -1,6 +1,6 @@
-//! `doorbell status`: the current state of this host's node daemon, or of a node or a member of a mesh from the metrics that it serves.
+//! `doorbell status`: shows the current state of this host's node daemon, or of a node or a member of a mesh that serves metrics.
 //!
-//! Metrics are read in [`mod@scrape`]. The report on two samples is in [`table`], with its ports in [`ports`]. The daemon is asked in
+//! Metrics are read in [`mod@scrape`]. The report on two samples is in [`table`], with its ports in [`ports`]. The daemon is queried in
 //! [`daemon`].
 
 use core::net::SocketAddr;
@@ -33,7 +33,7 @@ use table::Report;
 /// The default port of metrics, as in the examples.
 const PORT: u16 = 9400;
 
-/// How long a name may take to be looked up.
+/// Timeout for resolving a name.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
 /// Show the state of this host's node daemon, or of a node that serves metrics
@@ -88,7 +88,7 @@ pub(crate) struct Arguments {
 /// Shows the state of a node.
 ///
 /// # Errors
-/// The daemon cannot be asked, or with `--once` the node does not answer.
+/// The daemon cannot be queried, or with `--once` the node does not answer.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.configured.settings(SettingValues::default(), &[])?;
     let mut shown = Shown {
@@ -132,7 +132,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Resolves an address, or a URL as `--metrics` prints it.
+/// Resolves an address, or a URL in the form that `--metrics` prints.
 fn addresses(named: &str) -> Result<Vec<SocketAddr>, Failure> {
     let bare = named.strip_prefix("http://").unwrap_or(named);
     let bare = bare.strip_suffix("/metrics").unwrap_or(bare);
@@ -149,7 +149,7 @@ fn addresses(named: &str) -> Result<Vec<SocketAddr>, Failure> {
 /// The state of the display.
 struct Shown {
     is_json: bool,
-    /// Whether each table takes the place of the one before.
+    /// Whether each table replaces the previous one on the screen.
     clears: bool,
     is_lost: bool,
 }

@@ -1,8 +1,9 @@
-//! Figures of an exposition as JSON: there each is a float or a text, and here a count is an integer.
+//! Serializes values of the metrics as JSON: there each value is a float or a text, but here counts
+//! are integers.
 
 use serde::Serializer;
 
-/// A count. A number that is no count, such as NaN, is null.
+/// A count. A number that is not a count, such as NaN, becomes null.
 pub(super) fn count<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     match whole(*value) {
         Some(count) => serializer.serialize_u64(count),
@@ -10,7 +11,7 @@ pub(super) fn count<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, 
     }
 }
 
-/// Counts by their names.
+/// Counts by name.
 pub(super) fn counts<S: Serializer>(
     values: &std::collections::BTreeMap<String, f64>,
     serializer: S,
@@ -18,7 +19,7 @@ pub(super) fn counts<S: Serializer>(
     serializer.collect_map(values.iter().map(|(name, value)| (name, whole(*value))))
 }
 
-/// The number of a rank or a port, which a label has as text; null if it is none.
+/// The number of a rank or a port from the text of a label; null if it is not a number.
 pub(super) fn number<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     match text.parse::<u64>() {
         Ok(number) => serializer.serialize_u64(number),
@@ -34,7 +35,7 @@ pub(super) fn optional_number<S: Serializer>(
     number(text.as_deref().unwrap_or_default(), serializer)
 }
 
-/// Ranks with commas between them.
+/// Ranks, separated by commas in the text.
 pub(super) fn numbers<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     let ranks = text.split(',').filter_map(|rank| rank.trim().parse::<u64>().ok());
     serializer.collect_seq(ranks)

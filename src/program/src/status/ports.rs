@@ -9,10 +9,11 @@ use super::numbers::{counts, number};
 use super::scrape::{Labels, Sample, plain};
 use super::table::rate;
 
-/// The series of all counters.
+/// The metric of all counters.
 const SERIES: &str = "doorbell_port_hw_counter_total";
 
-/// Counters of retransmissions, of their causes, and of requests given up after too many: those of Soft-RoCE and of mlx5.
+/// Counters of retransmissions, of their causes, and of requests that were given up after too many: for Soft-RoCE and
+/// mlx5.
 ///
 /// Source: Linux, drivers/infiniband/sw/rxe/rxe_hw_counters.c and drivers/infiniband/hw/mlx5/counters.c.
 const RETRIES: &[&str] = &[
@@ -70,7 +71,7 @@ impl Port {
         ports.into_values().collect()
     }
 
-    /// Returns one line with the retries, if there were any.
+    /// Writes one line with the retries, if there were any.
     pub(super) fn write(&self, text: &mut String) {
         let retries = self.retries_per_second.iter().map(|(counter, per_s)| {
             let count = self.counters.get(counter).copied().unwrap_or_default();

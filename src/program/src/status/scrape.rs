@@ -1,4 +1,4 @@
-//! The metrics of a node, asked for over HTTP, and read.
+//! Requests the metrics of a node over HTTP, and parses them.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use ureq::Agent;
 
-/// The longest answer that is read: many times that of a hub of a thousand peers.
+/// Maximum length of an answer, many times that of a hub with a thousand peers.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// How long a node may take for an answer.
+/// Timeout for the node's answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Names and values of labels.
@@ -24,7 +24,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// All series of a name.
+    /// All series with a name.
     pub(super) fn all(&self, name: &str) -> impl Iterator<Item = (&Labels, f64)> {
         let series = self.series.get(name).into_iter().flatten();
         series.map(|(labels, value)| (labels, *value))
@@ -35,17 +35,17 @@ impl Sample {
         self.series.get(name)?.get(labels).copied()
     }
 
-    /// Returns the sum of all series of a name; `None` if there is none.
+    /// Returns the sum of all series with a name, or `None` if there are none.
     pub(super) fn sum(&self, name: &str) -> Option<f64> {
         self.series
             .contains_key(name)
             .then(|| total(self.all(name).map(|(_, value)| value)))
     }
 
-    /// Reads the text of an exposition.
+    /// Parses the text of an exposition.
     ///
     /// # Errors
-    /// A line is invalid; the error has its number.
+    /// A line is invalid. The error has its number.
     pub(super) fn read(text: &str, at: Instant) -> Result<Self, String> {
         let mut series = BTreeMap::<_, BTreeMap<_, _>>::new();
         for (number, line) in (1_u32..).zip(text.lines()) {
@@ -60,12 +60,12 @@ impl Sample {
     }
 }
 
-/// A sum that starts at zero: the empty sum of floats is -0, and would be shown so.
+/// A sum that starts at zero: the empty sum of floats is -0, which would be displayed as such.
 pub(super) fn total(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, |sum, value| sum + value)
 }
 
-/// Reads a line: a name, labels between braces or none, and a value.
+/// Parses a line: a name, optional labels between braces, and a value.
 fn read_line(line: &str) -> Option<(&str, Labels, f64)> {
     let name_ends =
         line.find(|character: char| !(character.is_ascii_alphanumeric() || "_:".contains(character)))?;
@@ -74,12 +74,12 @@ fn read_line(line: &str) -> Option<(&str, Labels, f64)> {
         Some(rest) => read_labels(rest)?,
         None => (Labels::new(), rest),
     };
-    // A time may stand behind the value.
+    // A timestamp may follow the value.
     let value = rest.split_whitespace().next()?.parse().ok()?;
     (!name.is_empty()).then_some((name, labels, value))
 }
 
-/// Reads the labels up to the closing brace; returns them and the text behind it.
+/// Parses the labels up to the closing brace. Returns them and the text after it.
 fn read_labels(text: &str) -> Option<(Labels, &str)> {
     let (mut labels, mut rest) = (Labels::new(), text);
     loop {
@@ -93,7 +93,7 @@ fn read_labels(text: &str) -> Option<(Labels, &str)> {
     }
 }
 
-/// A value up to its quotation mark, and what is behind that.
+/// Parses a value up to its closing quotation mark. Returns it and the text after it.
 fn read_value(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.char_indices();
@@ -113,7 +113,8 @@ fn read_value(text: &str) -> Option<(String, &str)> {
 /// Reads the metrics of a node at the first of these addresses that answers.
 ///
 /// # Errors
-/// No address answers, or the answer has no metrics. The error has the reason of the last address.
+/// No address answers, or the answer contains no metrics. The error has the reason of the last
+/// address.
 pub(super) fn scrape(addresses: &[SocketAddr]) -> Result<Sample, String> {
     let mut why = "no address".to_owned();
     for address in addresses {
@@ -129,7 +130,7 @@ pub(super) fn scrape(addresses: &[SocketAddr]) -> Result<Sample, String> {
 fn ask(address: SocketAddr, patience: Duration) -> Result<String, String> {
     let config = Agent::config_builder()
         .timeout_global(Some(patience))
-        // The answer has to be the node's own: proxies of the environment are ignored.
+        // The answer has to come from the node itself: proxies in the environment are ignored.
         .proxy(None)
         .max_redirects(0)
         .http_status_as_error(false)
@@ -154,7 +155,7 @@ pub(super) fn uncontrolled(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// Replaces control characters, and cuts the text to a cell of a table.
+/// Replaces control characters, and shortens the text for a cell of a table.
 pub(super) fn plain(text: &str) -> String {
     uncontrolled(text).chars().take(120).collect()
 }
@@ -236,7 +237,7 @@ mod tests {
         }
     }
 
-    /// A server that answers the next connection with these bytes, and then ends.
+    /// Starts a server that answers the next connection with these bytes, and then ends.
     fn answering(answer: &'static [u8]) -> (core::net::SocketAddr, thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(scrape(&[address]).unwrap().sum("a"), Some(1.0));
         server.join().unwrap();
         assert!(scrape(&[address]).unwrap_err().contains("refused"));
-        // The kernel accepts the connection for the listener, and no answer comes.
+        // The kernel accepts the connection for the listener, and no answer follows.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let told = ask(silent.local_addr().unwrap(), Duration::from_millis(100)).unwrap_err();
         assert_eq!(told, "no whole answer within 0.1 s");

@@ -1,4 +1,5 @@
-//! A node to watch without any device: a mesh of three on a simulated fabric, which serves its metrics.
+//! A node that can be shown without a device: a mesh of three members on a simulated fabric, which serves its
+//! metrics.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -11,16 +12,16 @@ use crate::board::Board;
 use crate::mesh::{Which, World, simulated_settings};
 use crate::report::Failure;
 
-/// Members of the mesh.
+/// Number of members of the mesh.
 const RANKS: u8 = 3;
 
-/// Bytes that each member has for each other one in a round.
+/// Number of bytes that each member has for each other member in a round.
 const MESSAGE_BYTES: u32 = 64;
 
-/// The pause between two rounds, which leaves the processors to the user.
+/// Pause between two rounds, which leaves processor time to the user.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Begins a mesh that runs until the program ends. Returns the address where its first member serves metrics.
+/// Starts a mesh that runs until the program ends. Returns the address where its first member serves metrics.
 ///
 /// # Errors
 /// The members do not reach each other, or there is no port for the metrics.

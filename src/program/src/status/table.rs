@@ -12,7 +12,7 @@ use crate::columns::{Align, aligned};
 /// A node over one interval. Parts that the node does not report are absent.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// No RDMA device takes part.
+    /// Set if no RDMA device was used.
     pub(super) simulated: bool,
     interval_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,10 +59,10 @@ struct Links {
 struct Member {
     #[serde(serialize_with = "number", rename = "rank")]
     member: String,
-    /// By the shortest way; 0 if there is none.
+    /// Hops of the shortest route; 0 if there is none.
     #[serde(serialize_with = "count")]
     hops: f64,
-    /// The ranks that pass on, in order.
+    /// The ranks of the relaying members, in order.
     #[serde(serialize_with = "numbers")]
     by: String,
     sent_per_second: Option<f64>,
@@ -120,7 +120,7 @@ struct Between<'s> {
 }
 
 impl Between<'_> {
-    /// Returns the rate of a counter; `None` if it was reset.
+    /// Returns the rate of a counter, or `None` if it was reset.
     fn rate(&self, name: &str, labels: &Labels) -> Option<f64> {
         self.grown(self.before.get(name, labels)?, self.now.get(name, labels)?)
     }
@@ -141,7 +141,7 @@ impl Between<'_> {
         self.now.sum(name).unwrap_or_default()
     }
 
-    /// Returns the sum of the series of a name that have this label.
+    /// Returns the sum of the series with a name that have this label.
     fn with(&self, name: &str, label: &str, value: &str) -> f64 {
         let of = self.now.all(name);
         let these = of.filter(|(labels, _)| labels.get(label).is_some_and(|is| is == value));
@@ -192,7 +192,7 @@ impl Between<'_> {
     }
 
     fn rails(&self) -> Vec<Rail> {
-        // One series of each state, of which one is so.
+        // There is one series for each state. The series of the current state is 1.
         let states = self
             .now
             .all("doorbell_link_rails")
@@ -271,7 +271,7 @@ impl Report {
         }
     }
 
-    /// As a table.
+    /// The report as tables.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a String does not fail.
@@ -399,7 +399,7 @@ pub(super) fn megabytes(bytes_per_s: Option<f64>) -> String {
     bytes_per_s.map_or_else(|| "-".into(), |bytes| format!("{:.2}", bytes / 1e6))
 }
 
-/// Aligned columns under their heads; nothing if there is no row.
+/// Aligned columns with a header. Empty if there are no rows.
 pub(super) fn write_rows<const COLUMNS: usize>(
     text: &mut String,
     head: [&str; COLUMNS],

@@ -1,6 +1,6 @@
-//! `doorbell topo` and `doorbell preflight`: the rails of hosts, the pairs that reach each other, and failures to expect.
+//! `doorbell topo` and `doorbell preflight`: the rails of hosts, the pairs that reach each other, and expected failures.
 //!
-//! This file surveys hosts or reads their snapshots. The output is made in [`report`], [`text`] and [`svg`].
+//! This file surveys hosts or reads their snapshots. The output is written in [`report`], [`text`] and [`svg`].
 
 use core::net::IpAddr;
 use std::fs;
@@ -105,7 +105,7 @@ struct Look {
     configured: Configured,
 }
 
-/// The largest file that is read: many times the size of a host with every possible port.
+/// Maximum length of a snapshot, many times that of a host with the maximum number of ports.
 const SNAPSHOT_BYTES_MAX: u64 = 16 << 20;
 
 /// Draws hosts.
@@ -118,7 +118,7 @@ pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
     }
     let hosts = arguments.look.hosts()?;
     if let Some(path) = &arguments.save {
-        // This host is the last, if it was surveyed.
+        // This host is the last one, if it was surveyed.
         let here = hosts.last().ok_or("--save: no host was looked at")?;
         let mut text = here.to_json()?;
         text.push('\n');
@@ -135,7 +135,7 @@ pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
     })
 }
 
-/// Finds failures to come.
+/// Finds expected failures.
 ///
 /// # Errors
 /// Something will fail, or a host cannot be surveyed.
@@ -157,7 +157,7 @@ pub(crate) fn check(arguments: &PreflightArguments) -> Result<(), Failure> {
         1 => Some("1 finding stands in the way".to_owned()),
         count => Some(format!("{count} findings stand in the way")),
     };
-    // The text counts the findings itself.
+    // The text contains the number of findings.
     print_outcome("preflight", &report, error, arguments.json, |_| {
         text::findings(&findings)
     })
@@ -168,7 +168,7 @@ impl Look {
         self.here || self.snapshots.is_empty()
     }
 
-    /// The hosts of the files, and this one behind them.
+    /// The hosts of the files, followed by this host.
     fn hosts(&self) -> Result<Vec<Topology>, Failure> {
         let said = self.rails.as_ref().map(ToString::to_string);
         let settings = self
@@ -203,7 +203,7 @@ impl Look {
         Ok(hosts)
     }
 
-    /// Makes this host, the last if it is surveyed, ask for these peers and for the rails of the other hosts.
+    /// Makes this host, which is the last one if it was surveyed, resolve these peers and the rails of the other hosts.
     fn ask(&self, hosts: &mut [Topology], peers: &[IpAddr]) -> Result<(), Failure> {
         let Some((here, others)) = hosts.split_last_mut().filter(|_| self.is_here()) else {
             return Ok(());

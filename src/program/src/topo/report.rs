@@ -19,7 +19,7 @@ pub(super) struct Host {
     pub(super) rails: Vec<Rail>,
 }
 
-/// A rail, or a port that has none.
+/// A rail, or a port without a rail.
 #[derive(Serialize)]
 pub(super) struct Rail {
     pub(super) device: String,
@@ -31,20 +31,20 @@ pub(super) struct Rail {
     pub(super) active_mtu_bytes: Option<u32>,
     pub(super) numa_node: Option<u16>,
     pub(super) pci_address: Option<String>,
-    /// None if it is not used.
+    /// `None` if it is not used.
     pub(super) lane: Option<String>,
-    /// Why it is not used.
+    /// The reason why it is not used.
     pub(super) reason: Option<String>,
 }
 
-/// From one host to another.
+/// The rails from one host to another.
 #[derive(Serialize)]
 pub(super) struct Reach {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) pairs: Vec<Pair>,
     pub(super) without: Vec<Without>,
-    /// The hosts on the shortest way, both ends with it; none if there is no way.
+    /// The hosts on the shortest route, including both ends. `None` if there is no route.
     pub(super) route: Option<Vec<String>>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Pair {
     pub(super) lane: String,
 }
 
-/// A rail of the first that is in no pair.
+/// A rail of the first host that is in no pair.
 #[derive(Serialize)]
 pub(super) struct Without {
     pub(super) local_rail: String,
@@ -192,7 +192,7 @@ impl Found {
     }
 }
 
-/// A speed as people say it.
+/// A speed as text.
 pub(super) fn speed(mbps: u64) -> String {
     match mbps {
         0 => "speed unknown".to_owned(),

@@ -1,4 +1,5 @@
-//! Hosts as a picture: a box for each with its rails in it, and below them the subnets, as bars the rails hang on.
+//! Hosts as a picture: a box for each host with its rails, and below the boxes the subnets, as bars to which the
+//! rails are connected.
 
 use core::fmt::{self, Write as _};
 
@@ -9,7 +10,7 @@ use super::report::speed;
 
 /// The margin of the picture, and between boxes.
 const MARGIN: usize = 24;
-/// The room of one rail: an address of IPv6 fits.
+/// The width of one rail, enough for an IPv6 address.
 const RAIL_WIDTH: usize = 190;
 const LINE: usize = 16;
 /// The distance from the boxes to the first subnet, and between subnets.
@@ -21,7 +22,7 @@ const GREY: &str = "#777777";
 /// The picture, as the text of an SVG file.
 pub(super) fn draw(map: &Map<'_>) -> String {
     let mut svg = String::new();
-    // Writing to a string never fails.
+    // Writing to a String does not fail.
     let _ = Picture::of(map).draw(&mut svg);
     svg
 }
@@ -29,7 +30,7 @@ pub(super) fn draw(map: &Map<'_>) -> String {
 struct Picture {
     hosts: Vec<Host>,
     subnets: Vec<Subnet>,
-    /// The ways between hosts, one line each.
+    /// The routes between hosts, one line each.
     ways: Vec<String>,
     width: usize,
     boxes_height: usize,
@@ -41,13 +42,13 @@ struct Host {
     x: usize,
     width: usize,
     rails: Vec<Rail>,
-    /// Ports that carry nothing, with the reason.
+    /// Unused ports, with the reason.
     unused: Vec<(String, String)>,
 }
 
 struct Rail {
     lines: [String; 3],
-    /// The x of its line, which goes down to its subnet.
+    /// The x coordinate of its line, which leads down to its subnet.
     x: usize,
     /// The index of its subnet.
     subnet: usize,
@@ -92,7 +93,7 @@ impl Picture {
                 host.rails
                     .extend(picture.rail(rail, netdev, left.saturating_add(RAIL_WIDTH / 2)));
             }
-            // A name, what it is, three lines of each rail, one for what is not used.
+            // Lines for the name, the kernel, three lines for the rails, and one for each unused port.
             let lines = 6_usize.saturating_add(host.unused.len());
             picture.boxes_height = picture.boxes_height.max(lines.saturating_mul(LINE));
             picture.width = x.saturating_add(width).saturating_add(MARGIN);
@@ -102,12 +103,12 @@ impl Picture {
             let ways = from.saturating_add(1)..map.hosts();
             picture.ways.extend(ways.filter_map(|to| way(map, from, to)));
         }
-        // Two boxes wide at least: what is written below needs the room.
+        // At least two boxes wide, since the text below needs the space.
         picture.width = picture.width.max(RAIL_WIDTH.saturating_mul(4));
         picture
     }
 
-    /// A rail, hung on its subnet.
+    /// Adds a rail, connected to its subnet.
     fn rail(&mut self, rail: &LocalRail, netdev: Option<&str>, x: usize) -> Option<Rail> {
         let source = rail.source.ok()?;
         let name = source.address.subnet().to_string();
@@ -125,7 +126,7 @@ impl Picture {
         Some(Rail { lines, x, subnet })
     }
 
-    /// Returns the y of a subnet's bar.
+    /// Returns the y coordinate of a subnet's bar.
     fn bar(&self, subnet: usize) -> usize {
         let steps = subnet.saturating_add(1).saturating_mul(STEP);
         MARGIN.saturating_add(self.boxes_height).saturating_add(steps)
@@ -182,7 +183,7 @@ impl Picture {
         for (index, (name, reason)) in host.unused.iter().enumerate() {
             let y = at(index.saturating_add(3));
             writeln!(svg, "<g><title>{}</title>", Escaped(reason))?;
-            // The title has the whole text, if the line is too short for it.
+            // The title has the whole text, if the line is too short.
             let fitting = format!("{name}: {reason}");
             let room = width / 7;
             let shown: String = fitting.chars().take(room).collect();
@@ -208,13 +209,13 @@ impl Picture {
     }
 }
 
-/// A port that carries nothing.
+/// An unused port, with the reason.
 fn of_unused(rail: &LocalRail) -> Option<(String, String)> {
     let reason = rail.source.err()?;
     Some((format!("{}:{}", rail.device, rail.port), reason.to_string()))
 }
 
-/// Describes the way between two hosts.
+/// Describes the route between two hosts.
 fn way(map: &Map<'_>, from: usize, to: usize) -> Option<String> {
     let name = |host: usize| Some(map.topology(host)?.host.as_str());
     let head = format!("{} to {}: ", name(from)?, name(to)?);
@@ -261,7 +262,7 @@ fn text(svg: &mut String, x: usize, y: usize, colour: &str, anchor: &str, words:
     )
 }
 
-/// A text that cannot end the element it stands in: names come from files of others.
+/// A text that cannot end its XML element: names come from files of other hosts.
 struct Escaped<'t>(&'t str);
 
 impl fmt::Display for Escaped<'_> {
@@ -273,7 +274,7 @@ impl fmt::Display for Escaped<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                // XML has no way to write these.
+                // XML cannot represent these characters.
                 '\u{fffe}' | '\u{ffff}' => f.write_char('\u{fffd}')?,
                 character if character.is_control() => f.write_char('\u{fffd}')?,
                 character => f.write_char(character)?,

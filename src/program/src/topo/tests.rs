@@ -1,11 +1,11 @@
-//! Hosts of snapshots, as text, as JSON and as a picture that a parser takes.
+//! Tests with the snapshots of hosts: as text, as JSON, and as a picture that is parsed.
 
 use doorbell_operation::{Map, Topology, preflight};
 
 use super::{report, svg, text};
 use crate::configured::Configured;
 
-/// A host by its ports: device, interface, address, speed.
+/// Creates a host from its ports: device, interface, address, speed.
 fn host(name: &str, ports: &[(&str, &str, &str, u32)]) -> Topology {
     let entry = |(device, netdev, address, mbps): &(&str, &str, &str, u32)| {
         let (ip, _) = address.split_once('/').unwrap();
@@ -33,7 +33,7 @@ fn host(name: &str, ports: &[(&str, &str, &str, u32)]) -> Topology {
     Topology::from_json(&document.to_string()).unwrap()
 }
 
-/// A line of three hosts; the first has two rails to the second, and a port that is down.
+/// Creates a chain of three hosts. The first has two rails to the second, and a port that is down.
 fn line() -> Vec<Topology> {
     let mut a = host(
         "a",
@@ -101,8 +101,8 @@ fn json_has_the_documented_shape() {
     assert_eq!(json["findings"][0]["severity"], "error");
 }
 
-/// Reads XML strictly, as far as SVG of ours has it: elements with quoted attributes, text, entities. Gives the
-/// names of the elements and all text.
+/// Parses XML strictly, as far as our SVG uses it: elements with quoted attributes, text, entities. Returns the
+/// names of the elements, and all text.
 fn parse(svg: &str) -> Result<(Vec<String>, String), String> {
     let (mut open, mut seen, mut said) = (Vec::new(), Vec::new(), String::new());
     let mut rest = svg.trim_end();
@@ -183,7 +183,7 @@ fn the_picture_is_whole_and_has_every_rail() {
     let hosts = line();
     let (elements, said) = parse(&svg::draw(&Map::new(&hosts))).unwrap();
     let count = |name: &str| elements.iter().filter(|element| *element == name).count();
-    // A dot for each rail that is used, a bar for each subnet and a line for each rail.
+    // A dot for each used rail, a bar for each subnet, and a line for each rail.
     assert_eq!(count("circle"), 6);
     assert_eq!(count("line"), 6 + 3);
     assert_eq!(count("rect"), 1 + 3);
@@ -195,7 +195,7 @@ fn the_picture_is_whole_and_has_every_rail() {
     ] {
         assert!(said.contains(expected), "{expected} in {said}");
     }
-    // Without any host it is still a picture.
+    // Without hosts, the picture is still valid.
     parse(&svg::draw(&Map::new(&[]))).unwrap();
 }
 

@@ -8,7 +8,7 @@ use doorbell_operation::{Finding, Severity};
 use super::report::{Host, Rail, Reach, Report, speed};
 use crate::columns::{Align, aligned};
 
-/// Renders hosts, subnets, pairs of rails, and the number of findings.
+/// Writes hosts, subnets, pairs of rails, and the number of findings.
 pub(super) fn topology(report: &Report, found: &[Finding]) -> String {
     let mut text = String::new();
     for host in &report.hosts {
@@ -27,7 +27,7 @@ pub(super) fn topology(report: &Report, found: &[Finding]) -> String {
     text
 }
 
-/// Renders all findings, and their number.
+/// Writes all findings, and their number.
 pub(super) fn findings(found: &[Finding]) -> String {
     let mut text = String::new();
     for finding in found {
@@ -89,7 +89,7 @@ fn write_host(text: &mut String, host: &Host) {
     }
 }
 
-/// Describes the lane of a rail and its place in the machine.
+/// Describes the lane of a rail and its location in the machine.
 fn place(rail: &Rail) -> String {
     let mut place = rail.lane.clone().unwrap_or_default();
     if let Some(node) = rail.numa_node {
@@ -161,7 +161,7 @@ fn write_reach(text: &mut String, reach: &Reach) {
     text.push('\n');
 }
 
-/// Adds one line, without blanks at its end. Control characters, which could move a terminal's cursor, are replaced.
+/// Adds one line, without trailing spaces. Control characters, which could move a terminal's cursor, are replaced.
 fn line(text: &mut String, arguments: core::fmt::Arguments<'_>) {
     let whole = arguments.to_string();
     let plain = whole.chars().map(|c| {

@@ -1,4 +1,4 @@
-//! The handle of the side that listens: as it was given, from a file, or asked for at an address.
+//! The handle of the listening side: given directly, read from a file, or requested at an address.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -17,10 +17,10 @@ use crate::perf::dial::{ECONNREFUSED, tcp_errno};
 use crate::report::Failure;
 use crate::value::PeerPlace;
 
-/// How often a missing file or listener is looked for.
+/// Interval at which a missing file or listener is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// The side that listens, as it was named.
+/// The listening side, as the user named it.
 #[derive(Clone, Debug)]
 pub(super) enum Peer {
     Handle(Handle),
@@ -32,10 +32,10 @@ pub(super) enum Peer {
 }
 
 impl Peer {
-    /// Reads a name, and looks it up.
+    /// Parses the text, and resolves a name.
     ///
     /// # Errors
-    /// The name is none, or has no address.
+    /// The text is invalid, or the name has no address.
     pub(super) fn parse(text: &str, timeout: Duration) -> Result<Self, Failure> {
         if let Some(path) = text.strip_prefix('@') {
             return Ok(Self::File(path.to_owned()));
@@ -57,7 +57,7 @@ impl Peer {
     /// Returns the peer's handle. Waits for the file or the listener.
     ///
     /// # Errors
-    /// There is none in time, or it does not trust this side.
+    /// There is no handle in time, or the listener does not trust this side.
     pub(super) fn handle<P: Provider, N: Network>(
         &self,
         node: &Node<P, N>,
@@ -105,7 +105,7 @@ impl Peer {
     }
 }
 
-/// Whether a listener may come yet.
+/// Whether a listener may still start.
 fn is_nobody_there(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Unanswered(_)) || tcp_errno(error) == Some(ECONNREFUSED)
 }
@@ -115,7 +115,7 @@ enum Asked {
     Failed(ConnectError),
 }
 
-/// Asks the listener at an address for its handle.
+/// Requests the handle of the listener at an address.
 fn ask<P: Provider, N: Network>(
     node: &Node<P, N>,
     address: SocketAddr,

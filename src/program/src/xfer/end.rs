@@ -1,4 +1,4 @@
-//! One end of the link: it sends or receives the file, and sees to it that both ends end with a reason.
+//! One end of the link: sends or receives the file, and makes sure that both ends finish with a reason.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ use super::wire::Message;
 use crate::link::span;
 use crate::report::Failure;
 
-/// How long the peer may take to hear why this side gives up, and to close.
+/// Time for which this side waits until the peer has received the reason for giving up, and until the link is closed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) enum Part<P: Provider> {
@@ -20,12 +20,12 @@ pub(super) enum Part<P: Provider> {
     Receive(Receiver<P>),
 }
 
-/// The limits on an end.
+/// The limits of an end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// The longest wait for the other side, and the longest time without progress.
     pub(super) timeout: Duration,
-    /// All has to be done within this time of the connection.
+    /// Time limit for the whole file, from the connection on.
     pub(super) within: Option<Duration>,
 }
 
@@ -35,14 +35,14 @@ pub(super) struct End<P: Provider, N: Network> {
     limits: Limits,
     began: Instant,
     progress_at: Instant,
-    /// The bytes that the receiver had, at most.
+    /// The largest number of bytes that the receiver was known to have.
     pub(super) landed: u64,
-    /// When the file was whole at the other side, or here.
+    /// Time at which the file was complete at the receiver.
     pub(super) done_at: Option<Instant>,
     pub(super) failure: Option<String>,
     closing: Option<Instant>,
     has_cancelled: bool,
-    /// How long it has been closing without an end.
+    /// Whether closing took too long.
     is_given_up: bool,
 }
 
@@ -64,13 +64,13 @@ impl<P: Provider, N: Network> End<P, N> {
         }
     }
 
-    /// Whether nothing more is to be done.
+    /// Whether nothing more has to be done.
     pub(super) fn is_over(&self) -> bool {
         let is_alone = self.failure.is_some() && self.line.link.is_none();
         self.line.watch.over.is_some() || self.is_given_up || is_alone
     }
 
-    /// The bytes that the receiver has.
+    /// The number of bytes that the receiver has.
     pub(super) fn landed_bytes(&self) -> u64 {
         match &self.part {
             Part::Send(sender) => sender.landed_bytes(&self.line),
@@ -78,7 +78,7 @@ impl<P: Provider, N: Network> End<P, N> {
         }
     }
 
-    /// The bytes of the file, once they are known.
+    /// The length of the file, after it is known.
     pub(super) const fn bytes(&self) -> Option<u64> {
         match &self.part {
             Part::Send(sender) => Some(sender.plan.bytes),
@@ -89,7 +89,7 @@ impl<P: Provider, N: Network> End<P, N> {
         }
     }
 
-    /// Whether the file is whole at the other side, or here, and both sides say so.
+    /// Whether the receiver has the complete file: the sender has its answer, or the receiver its sum.
     const fn is_done(&self) -> bool {
         match &self.part {
             Part::Send(sender) => sender.answer.is_some(),
@@ -97,7 +97,7 @@ impl<P: Provider, N: Network> End<P, N> {
         }
     }
 
-    /// Gives up, for a reason that the peer is told.
+    /// Gives up, and sends the reason to the peer.
     pub(super) fn give_up(&mut self, fault: Fault) {
         if self.failure.is_some() || self.done_at.is_some() {
             return;
@@ -112,7 +112,7 @@ impl<P: Provider, N: Network> End<P, N> {
         }
     }
 
-    /// Goes on as far as it can. With `wait` the thread that reads or writes is waited for. Returns whether anything happened.
+    /// Advances as far as possible. With `wait`, waits for the thread that reads or writes. Returns whether anything happened.
     pub(super) fn turn(&mut self, wait: bool) -> Result<bool, Failure> {
         let heard = self.line.turn()?;
         let mut has_moved = !heard.is_empty();
@@ -157,9 +157,9 @@ impl<P: Provider, N: Network> End<P, N> {
         }
     }
 
-    /// Looks at the end of the link and at the limits.
+    /// Checks for the end of the link, and the time limits.
     fn judge(&mut self, now: Instant, has_moved: bool) {
-        // The counts of transfers are gone once these are over.
+        // The counts of transfers are not available after the transfers have ended.
         let landed = self.landed_bytes().max(self.landed);
         if has_moved || landed != self.landed {
             (self.landed, self.progress_at) = (landed, now);
@@ -208,7 +208,7 @@ impl<P: Provider, N: Network> End<P, N> {
         }
     }
 
-    /// Closes the link once the peer knows what it has to know.
+    /// Closes the link after the peer has received everything that it needs to know.
     fn close(&mut self, now: Instant) {
         let is_sender_done = matches!(self.part, Part::Send(_)) && self.done_at.is_some();
         if self.failure.is_none() && !is_sender_done {

@@ -1,4 +1,5 @@
-//! Interrupts: SIGINT and SIGTERM end the command with a word to the peer, and a second one at once.
+//! Interrupts: SIGINT or SIGTERM ends the command and notifies the peer. A second signal ends it
+//! immediately.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
@@ -17,14 +18,14 @@ pub(super) const WHY: &str = "interrupted by a signal";
 pub(super) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Heeds the signals from now on.
+    /// Handles the signals from now on.
     ///
     /// # Errors
-    /// The system refused.
+    /// A signal handler cannot be installed.
     pub(super) fn heeded() -> io::Result<Self> {
         let interrupt = Self::default();
         for signal in [SIGINT, SIGTERM] {
-            // This comes first: it acts on a signal behind the one that raised the flag.
+            // Registered first, so that it acts only on a signal after the one that sets the flag.
             flag::register_conditional_shutdown(
                 signal,
                 128_i32.saturating_add(signal),

@@ -1,4 +1,4 @@
-//! The link between the two sides: what it says, what comes over it, and its rails.
+//! The link between the two sides: outgoing messages, incoming messages, and its rails.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -17,7 +17,7 @@ use super::wire::Message;
 use crate::changes::Changes;
 use crate::report::Failure;
 
-/// Something that came over the link.
+/// A message or an event that arrived over the link.
 #[derive(Clone, Debug)]
 pub(super) enum Heard {
     Message(Vec<u8>),
@@ -32,7 +32,7 @@ pub(super) struct Rail {
     pub(super) peer: Option<String>,
     pub(super) ups: u32,
     pub(super) downs: u32,
-    /// Bytes that this side sent over it, with frames and repeated pieces.
+    /// Bytes that this side sent over it, including frames and repeated pieces.
     pub(super) bytes: u64,
     #[serde(skip)]
     is_up: bool,
@@ -43,9 +43,9 @@ pub(super) struct Rail {
 pub(super) struct Watch {
     pub(super) rails: Vec<Rail>,
     pub(super) connected_at: Option<Instant>,
-    /// Rails that died while another was used.
+    /// Rails that died while another was up.
     pub(super) failovers: u32,
-    /// Times that the link was without a rail, and had one again.
+    /// Number of times that the link had no rail, and then one again.
     pub(super) reconnects: u32,
     pub(super) over: Option<FinalReason>,
 }
@@ -88,23 +88,23 @@ impl Watch {
     }
 }
 
-/// A link, and what is to be said over it.
+/// A link, and the messages that are to be sent over it.
 pub(super) struct Line<P: Provider, N: Network> {
     pub(super) node: Arc<Node<P, N>>,
     pub(super) workers: Vec<Worker<P>>,
     pub(super) links: Links<P, N>,
     pub(super) link: Option<LinkId>,
-    /// Messages that the link has not taken yet.
+    /// Messages that the link has not accepted yet.
     queued: VecDeque<Vec<u8>>,
-    /// The last fragment of the last message that it took, until the peer has it.
+    /// The last fragment of the last accepted message, until the peer has received it.
     unacknowledged: Option<Sequence>,
     pub(super) watch: Watch,
     /// The address of the peer's first rail.
     pub(super) peer: Option<IpAddr>,
     changes: Changes,
-    /// The new handle of this side, if its address or port changed.
+    /// The new handle of this side, if its address or port has changed.
     pub(super) moved: Option<Handle>,
-    /// Why rails were not connected when the link ended.
+    /// Reasons why rails were not connected when the link ended.
     pub(super) not_connected: Vec<String>,
 }
 
@@ -140,13 +140,13 @@ impl<P: Provider, N: Network> Line<P, N> {
         self.node.within(Duration::ZERO).instant()
     }
 
-    /// The link, while it stands.
+    /// The link, while it is connected.
     pub(super) fn open(&self) -> Option<LinkId> {
         let is_open = self.watch.connected_at.is_some() && self.watch.over.is_none();
         self.link.filter(|_| is_open)
     }
 
-    /// How many rails are used.
+    /// The number of rails that are up.
     pub(super) fn rails_up(&self) -> usize {
         let rails = self.link.map(|link| {
             let states = (0..SESSION_RAILS_MAX).map(|rail| self.links.rail_state(link, rail));
@@ -155,22 +155,22 @@ impl<P: Provider, N: Network> Line<P, N> {
         rails.unwrap_or(0)
     }
 
-    /// Has a message sent.
+    /// Queues a message.
     pub(super) fn say(&mut self, message: &Message) {
         self.queued.push_back(message.to_bytes());
     }
 
-    /// Forgets what is to be said.
+    /// Discards queued messages.
     pub(super) fn be_silent(&mut self) {
         self.queued.clear();
     }
 
-    /// Whether the peer has all that was said.
+    /// Whether the peer has received all messages.
     pub(super) fn is_heard(&self) -> bool {
         self.queued.is_empty() && self.unacknowledged.is_none()
     }
 
-    /// Polls once. Returns what came.
+    /// Polls once. Returns what arrived.
     pub(super) fn turn(&mut self) -> Result<Vec<Heard>, Failure> {
         let now = self.now();
         let devices = (&*self.node, &mut *self.workers);
@@ -216,7 +216,7 @@ impl<P: Provider, N: Network> Line<P, N> {
             self.not_connected = rails.map(ToString::to_string).collect();
         }
         for event in events {
-            // The end of a link takes its rails down. These rails did not die.
+            // The end of a link also takes its rails down. These rails did not die.
             if !has_ended || !matches!(event, SessionEvent::RailDown { .. }) {
                 self.watch.saw(event, now);
             }
@@ -224,10 +224,10 @@ impl<P: Provider, N: Network> Line<P, N> {
         Ok(heard)
     }
 
-    /// Says to another peer that this side is busy.
+    /// Notifies another peer that this side is busy, and closes its link.
     fn decline(&mut self, id: LinkId) {
         let why = "the receiver is busy with another sender".to_owned();
-        // If the link takes no message yet, its peer learns of the end alone.
+        // If the link accepts no message yet, its peer sees only the end of the link.
         let _ = self.links.send(id, &Message::Failed { why }.to_bytes());
         self.links.close(id, self.node.within(Duration::from_secs(1)));
     }
@@ -240,14 +240,14 @@ impl<P: Provider, N: Network> Line<P, N> {
             match self.links.send(link, message) {
                 Ok(last) => self.unacknowledged = Some(last),
                 Err(PushRefusal::Full | PushRefusal::Recovering) => return,
-                // The link is over, which an event reports.
+                // The link has ended, which an event reports.
                 Err(_) => {}
             }
             self.queued.pop_front();
         }
     }
 
-    /// Keeps the counts of the link's rails, which are gone once the link is over.
+    /// Saves the counts of the link's rails, which are not available after its end.
     fn remember(&mut self) {
         let Some(link) = self.open() else {
             return;
@@ -263,17 +263,17 @@ impl<P: Provider, N: Network> Line<P, N> {
         }
     }
 
-    /// Ends the link.
+    /// Closes the link.
     pub(super) fn close(&mut self, within: Duration) {
         if let Some(link) = self.link {
             self.links.close(link, self.node.within(within));
         }
     }
 
-    /// Ends a transfer, if it has no end yet.
+    /// Cancels a transfer, unless it has ended.
     pub(super) fn cancel(&mut self, transfer: TransferId) {
         if let Some(link) = self.link {
-            // A transfer that is over needs no end.
+            // A refusal is ignored: the transfer has ended.
             let _ = self.links.cancel(&self.node, (link, transfer));
         }
     }

@@ -1,4 +1,4 @@
-//! `doorbell xfer`: a file to another host, by transfers over all rails of a link, with its checksum compared at the end.
+//! `doorbell xfer`: sends a file to another host, by transfers over all rails of a link, and compares its checksum at the end.
 
 use core::net::SocketAddr;
 use core::num::NonZeroU64;
@@ -48,10 +48,10 @@ use shown::Shown;
 use source::{Opened, Source};
 use wire::{Sum, hexadecimal};
 
-/// The port of the side that listens.
+/// The default port of the listening side.
 const PORT: u16 = 18702;
 
-/// How long an idle poll loop sleeps: hosts of a lab share processors with the kernel's work for Soft-RoCE.
+/// Sleep time of an idle poll loop: hosts of a lab share processors with the kernel's work for Soft-RoCE.
 const NAP: Duration = Duration::from_micros(50);
 
 /// Send a file over all rails, and compare its checksum
@@ -181,7 +181,7 @@ impl Rails {
     }
 }
 
-/// A size in bytes, with K, M, G or T for a power of 1024; not 0.
+/// Parses a size in bytes, with K, M, G or T for a power of 1024; not 0.
 fn parse_size(text: &str) -> Result<u64, String> {
     let shift = match text.as_bytes().last() {
         Some(b'K' | b'k') => 10,
@@ -213,16 +213,16 @@ fn parse_piece(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "not a power of two from 4K to 1G".into())
 }
 
-/// Why a side gives up.
+/// Reason why a side gives up.
 #[derive(Clone, Debug)]
 struct Fault {
     here: String,
-    /// The reason that the peer is told, unless the peer knows.
+    /// The reason that is sent to the peer, unless the peer knows it.
     said: Option<String>,
 }
 
 impl Fault {
-    /// A chunk whose transfer ended otherwise than done.
+    /// A chunk whose transfer did not complete.
     fn of_chunk(chunk: u64, end: TransferEnd, error: Option<MemoryError>) -> Self {
         Self::both(match error {
             Some(error) => format!("chunk {chunk}: the transfer {end}: {error}"),
@@ -244,7 +244,7 @@ impl Fault {
         }
     }
 
-    /// The error of two sums that differ.
+    /// The error text for two sums that differ.
     fn different(ours: Option<Sum>, theirs: Option<Sum>) -> String {
         let text = |sum: Option<Sum>| sum.map_or_else(|| "none".to_owned(), |sum| hexadecimal(&sum));
         format!(
@@ -264,14 +264,14 @@ impl Arguments {
         config
     }
 
-    /// The configuration of the Workers of an end.
+    /// The configuration of an end's Workers.
     fn worker_config(&self) -> WorkerConfig {
         let mut config = WorkerConfig::default();
         if self.traffic_class == 0 && self.bytes_per_second.is_none() {
             return config;
         }
         let mut classes = Classes::default();
-        // No other link of this process waits for it.
+        // No other link of this process has to wait for it.
         classes.bytes_ahead_max = 64 << 20;
         let [class, ..] = &mut classes.table;
         class.traffic_class = self.traffic_class;
@@ -287,7 +287,7 @@ impl Arguments {
         }
     }
 
-    /// The place of the file at the receiver.
+    /// The path of the file at the receiver.
     fn out(&self) -> PathBuf {
         self.out.clone().unwrap_or_else(|| "/dev/null".into())
     }
@@ -319,7 +319,7 @@ impl Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // A mistake in the command line is reported before any device is opened.
+    // Errors in the command line are reported before any device is opened.
     let config = arguments.config();
     let mut opened = arguments.open()?;
     let interrupt = Interrupt::heeded()?;
@@ -347,7 +347,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Part::Send(sender)
         }
         _ => {
-            // A place that cannot be written to is reported before any peer comes.
+            // A path that cannot be written to is reported before a peer connects.
             drop(sink::OutputFile::create(&arguments.out())?);
             listen(&mut line, arguments)?;
             Part::Receive(Receiver::new(arguments.out(), arguments.memory))
@@ -356,7 +356,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut end = End::new(line, part, arguments.limits());
     go_on(&mut end, arguments, &interrupt)?;
     let report = Report::of(&end, arguments.name(), arguments.piece);
-    // The thread that writes removes a file that is not whole.
+    // Waits for the writing thread, which removes an incomplete file.
     drop(end);
     conclude(&report, arguments)
 }
@@ -404,7 +404,7 @@ fn leave(handle: &Handle, arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the end until it is over.
+/// Runs this end until nothing more has to be done.
 fn go_on<P: Provider, N: Network>(
     end: &mut End<P, N>,
     arguments: &Arguments,

@@ -1,6 +1,6 @@
-//! How a file is cut into chunks, and how many of them are in memory.
+//! Divides a file into chunks, and determines how many of them are in memory.
 
-/// Chunks in memory at most: no more than that many transfers are open.
+/// Maximum number of chunks in memory, and of open transfers.
 const SLOTS_MAX: u64 = 8;
 
 /// A file's chunks, and the memory for them. Each chunk is one transfer, in one slot of a region.
@@ -14,7 +14,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Plans for a file of so many bytes, of which at most `memory_bytes` are in memory. Two chunks at least have to have room there.
+    /// Plans a file of `bytes`, of which at most `memory_bytes` are in memory. There has to be room for at least two chunks.
     ///
     /// # Errors
     /// The memory is too small.
@@ -43,10 +43,10 @@ impl Plan {
         })
     }
 
-    /// The receiver's plan, which goes by the sender's chunks.
+    /// The receiver's plan, which uses the sender's chunks.
     ///
     /// # Errors
-    /// Not even one chunk has room, or no sender has such chunks.
+    /// There is not enough memory for one chunk, or the chunks are invalid.
     pub(super) fn of_peer(bytes: u64, chunk_bytes: u64, memory_bytes: u64) -> Result<Self, String> {
         if chunk_bytes == 0 || chunk_bytes > bytes.max(1) {
             return Err(format!(
@@ -68,7 +68,7 @@ impl Plan {
         })
     }
 
-    /// How many chunks there are.
+    /// The number of chunks.
     pub(super) const fn chunks(&self) -> u64 {
         match self.chunk_bytes {
             0 => 0,
@@ -76,13 +76,13 @@ impl Plan {
         }
     }
 
-    /// The bytes of a chunk. The last one may be shorter than the others.
+    /// The length of a chunk. The last one may be shorter than the others.
     pub(super) fn length(&self, chunk: u64) -> u64 {
         let begin = chunk.saturating_mul(self.chunk_bytes);
         self.bytes.saturating_sub(begin).min(self.chunk_bytes)
     }
 
-    /// The bytes of memory.
+    /// The size of the memory for all slots.
     pub(super) fn memory_bytes(&self) -> usize {
         self.slot(self.slots)
     }

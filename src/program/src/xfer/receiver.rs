@@ -1,4 +1,4 @@
-//! The side that receives a file: it takes each chunk into a slot of a region, writes them out in order, and compares the checksum.
+//! The receiving side: it takes each chunk into a slot of a region, writes the chunks in order, and compares the checksum.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,26 +18,26 @@ use super::wire::{Message, Sum};
 pub(super) struct Receiver<P: Provider> {
     memory_bytes: u64,
     pub(super) path: PathBuf,
-    /// Once the sender has said what comes.
+    /// Set after the sender's Begin message.
     pub(super) plan: Option<Plan>,
     region: Option<Region<P>>,
     sink: Option<Sink>,
     free: Vec<usize>,
-    /// The next chunk to be taken.
+    /// The next chunk to join.
     next: u64,
-    /// Chunks that are offered. Offers come over several rails, and so in any order.
+    /// Chunks that are offered. Offers are sent over several rails, and may arrive in any order.
     offered: BTreeMap<u64, TransferId>,
     open: Vec<(TransferId, u64, usize)>,
-    /// Chunks that are not written yet, since one before them is not there.
+    /// Chunks that are not written yet, since an earlier one is missing.
     landed: BTreeMap<u64, usize>,
-    /// The next chunk to be written.
+    /// The next chunk to write.
     next_written: u64,
     bytes_landed: u64,
     bytes_written: u64,
     pub(super) duplicates: u64,
     end: Option<Sum>,
     is_ending: bool,
-    /// The sum of all that came.
+    /// The sum of all received bytes.
     pub(super) sum: Option<Sum>,
 }
 
@@ -64,12 +64,12 @@ impl<P: Provider> Receiver<P> {
         }
     }
 
-    /// The sum that the sender said.
+    /// The sum that the sender reported.
     pub(super) const fn sum_by_peer(&self) -> Option<Sum> {
         self.end
     }
 
-    /// The bytes that came.
+    /// The number of received bytes.
     pub(super) fn landed_bytes<N: Network>(&self, line: &Line<P, N>) -> u64 {
         let open = self.open.iter().filter_map(|(id, ..)| {
             let counts = line.links.transfer_counts(line.link?, *id)?;
@@ -78,7 +78,7 @@ impl<P: Provider> Receiver<P> {
         open.fold(self.bytes_landed, u64::saturating_add)
     }
 
-    /// Goes on as far as it can. With `wait` the thread that writes is waited for.
+    /// Advances as far as possible. With `wait`, waits for the writing thread.
     pub(super) fn turn<N: Network>(&mut self, line: &mut Line<P, N>, wait: bool) -> Result<bool, Fault> {
         let Some(plan) = self.plan else {
             return Ok(false);
@@ -120,10 +120,10 @@ impl<P: Provider> Receiver<P> {
         Ok(has_moved)
     }
 
-    /// Joins the next transfer that was offered, if a slot is free.
+    /// Joins the transfer of the next chunk, if it is offered and a slot is free.
     fn join<N: Network>(&mut self, line: &mut Line<P, N>, plan: Plan) -> Result<bool, Fault> {
         let chunk = self.next;
-        // In order: a chunk that has to wait for the one before it holds a slot.
+        // In order: a later chunk would occupy a slot while it waits for this one.
         let (Some(id), Some(link)) = (self.offered.get(&chunk).copied(), line.open()) else {
             return Ok(false);
         };
@@ -221,7 +221,7 @@ impl<P: Provider> Receiver<P> {
         Ok(())
     }
 
-    /// Ends every transfer.
+    /// Cancels all transfers.
     pub(super) fn cancel<N: Network>(&mut self, line: &mut Line<P, N>) {
         for (id, ..) in self.open.drain(..) {
             line.cancel(id);
@@ -231,7 +231,7 @@ impl<P: Provider> Receiver<P> {
         }
     }
 
-    /// Removes a file that is not whole, once its thread is done with what it has.
+    /// Removes an incomplete file, after its thread has finished the queued writes.
     pub(super) fn let_go(&mut self) {
         self.sink = None;
     }

@@ -1,4 +1,4 @@
-//! The outcome of one end.
+//! The result of one end.
 
 use core::fmt::Write as _;
 
@@ -17,7 +17,7 @@ pub(super) struct Report {
     file: String,
     peer: Option<String>,
     bytes: u64,
-    /// Bytes that the receiver had at the end.
+    /// Number of bytes that the receiver had at the end.
     landed_bytes: u64,
     elapsed_ns: u64,
     bytes_per_second: f64,
@@ -25,7 +25,7 @@ pub(super) struct Report {
     chunk_bytes: u64,
     piece_bytes: Option<u32>,
     memory_bytes: u64,
-    /// Bytes that were sent again, since the connection failed that had carried them.
+    /// Number of bytes that were sent again after the connection that carried them failed.
     repeated_bytes: u64,
     sha256: Option<String>,
     sha256_by_peer: Option<String>,
@@ -140,7 +140,7 @@ impl Report {
     }
 }
 
-/// A number and what it counts.
+/// A number, and the noun that it counts.
 fn count(number: impl Into<u64>, what: &str) -> String {
     let number = number.into();
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })

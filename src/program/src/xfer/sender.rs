@@ -1,4 +1,4 @@
-//! The side that sends a file: it reads chunks into a region, offers each as a transfer, and says the checksum at the end.
+//! The sending side: it reads chunks into a region, offers each as a transfer, and sends the checksum at the end.
 
 use doorbell::link::{TransferEnd, TransferEvent, TransferId, TransferOptions, TransferRefusal};
 use doorbell::memory::Region;
@@ -52,7 +52,7 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// The bytes that the receiver has.
+    /// The number of bytes that the receiver has.
     pub(super) fn landed_bytes<N: Network>(&self, line: &Line<P, N>) -> u64 {
         let open = self.open.iter().filter_map(|(id, ..)| {
             let counts = line.links.transfer_counts(line.link?, *id)?;
@@ -61,7 +61,7 @@ impl<P: Provider> Sender<P> {
         open.fold(self.bytes_done, u64::saturating_add)
     }
 
-    /// Goes on as far as it can. With `wait` the thread that reads is waited for.
+    /// Advances as far as possible. With `wait`, waits for the reading thread.
     pub(super) fn turn<N: Network>(&mut self, line: &mut Line<P, N>, wait: bool) -> Result<bool, Fault> {
         self.order();
         let mut has_moved = false;
@@ -101,7 +101,7 @@ impl<P: Provider> Sender<P> {
         Ok(has_moved)
     }
 
-    /// Whether the receiver has every chunk, and is ready for none more.
+    /// Whether the receiver is ready, and has every chunk.
     const fn is_all_done(&self) -> bool {
         self.is_ready && self.chunks_done == self.plan.chunks()
     }
@@ -123,7 +123,7 @@ impl<P: Provider> Sender<P> {
         self.source.ordered_all();
     }
 
-    /// Offers the next chunk; returns whether one was offered.
+    /// Offers the next chunk. Returns whether one was offered.
     fn offer<N: Network>(&mut self, line: &mut Line<P, N>) -> Result<bool, Fault> {
         let (Some((chunk, slot)), Some(link)) = (self.read.front().copied(), line.open()) else {
             return Ok(false);
@@ -187,7 +187,7 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// Ends every transfer.
+    /// Cancels all transfers.
     pub(super) fn cancel<N: Network>(&mut self, line: &mut Line<P, N>) {
         for (id, ..) in self.open.drain(..) {
             line.cancel(id);
@@ -195,7 +195,8 @@ impl<P: Provider> Sender<P> {
     }
 }
 
-/// The first chunks go first, so that the receiver writes one while the next goes.
+/// Earlier chunks have a higher priority, so that the receiver can write one while the next is transferred. The order
+/// repeats every 256 chunks.
 fn priority(chunk: u64) -> u8 {
     u8::MAX.wrapping_sub(chunk.to_le_bytes()[0])
 }

@@ -1,4 +1,5 @@
-//! The progress of a file, on standard error: a bar on a terminal, else a line now and then.
+//! The progress of a file, on standard error: a bar on a terminal, otherwise a line from time to
+//! time.
 
 use core::time::Duration;
 use std::io::IsTerminal as _;
@@ -9,15 +10,15 @@ use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
 use super::end::End;
 
-/// The time between two redraws of a bar, or two lines.
+/// Intervals between two redraws of a bar, and between two lines.
 const BAR_EVERY: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(3);
 
 pub(super) struct Shown {
     is_terminal: bool,
-    /// Made when there is first something to show.
+    /// Created when there is something to show.
     bar: Option<ProgressBar>,
-    /// When the last line was shown, and with how many bytes.
+    /// Time of the last update, and the number of bytes then.
     last: (Instant, u64),
 }
 

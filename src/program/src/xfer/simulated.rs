@@ -1,4 +1,4 @@
-//! Both ends in this process, on two hosts of a simulated fabric with two rails to each other.
+//! Both ends in this process, on two hosts of a simulated fabric with two rails between them.
 
 use core::net::SocketAddr;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::{Arguments, Fault};
 use crate::report::Failure;
 use crate::simulated;
 
-/// The listening side's address on its host.
+/// The port of the listening side.
 const PORT: u16 = 7000;
 
-/// The number of rails between the two.
+/// The number of rails between the two hosts.
 const RAILS: u8 = 2;
 
 /// The wire of a rail.
@@ -47,10 +47,10 @@ pub(super) struct Two {
 }
 
 impl Two {
-    /// Two ends of a link that is being connected.
+    /// Creates two ends of a link, and begins to connect them.
     ///
     /// # Errors
-    /// The link cannot be made, or there is no memory.
+    /// The link cannot be created, or there is not enough memory.
     pub(super) fn new(
         fabric: Fabric,
         (config, own): (&LinkConfig, &WorkerConfig),
@@ -84,7 +84,8 @@ impl Two {
         })
     }
 
-    /// Lets both take a turn, and time pass. Files are read and written while time stands still.
+    /// Runs a turn of both ends, and advances the time. The time stands still while files are read
+    /// and written.
     ///
     /// # Errors
     /// A Worker cannot be polled.
@@ -106,7 +107,7 @@ impl Two {
         Ok(())
     }
 
-    /// Runs both ends until they are over.
+    /// Runs both ends until nothing more has to be done.
     ///
     /// # Errors
     /// A Worker cannot be polled.
@@ -121,10 +122,10 @@ impl Two {
     }
 }
 
-/// Runs both ends; returns the report of the sender, with the failure of the receiver.
+/// Runs both ends. Returns the report of the sender, with the failure of the receiver.
 ///
 /// # Errors
-/// The link cannot be made.
+/// The link cannot be created.
 pub(super) fn run(
     arguments: &Arguments,
     config: &LinkConfig,

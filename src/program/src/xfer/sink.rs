@@ -1,6 +1,6 @@
-//! The file that is received. A thread writes it out of the slots of a region, in order, and computes its checksum.
+//! The received file. A thread writes it from the slots of a region, in order, and computes its checksum.
 //!
-//! The file has a random name beside its own until the sender's checksum was compared with that of the bytes that came.
+//! The file has a random name in the same folder until the sender's checksum matches that of the received bytes.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -14,16 +14,16 @@ use doorbell::provider::Provider;
 use super::wire::{Sum, Summing};
 use crate::unfinished;
 
-/// Bytes that are written at a time.
+/// Number of bytes that are written at a time.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The place of a file that nobody keeps.
+/// The path of a file that is discarded.
 const NOWHERE: &str = "/dev/null";
 
-/// A place for a file, which has no name of its own before it is whole.
+/// An output file that gets its name when it is complete.
 #[derive(Debug)]
 pub(super) struct OutputFile {
-    /// `None` if nothing is kept.
+    /// `None` if the bytes are discarded.
     file: Option<Unnamed>,
 }
 
@@ -36,10 +36,10 @@ struct Unnamed {
 }
 
 impl OutputFile {
-    /// Creates the file beside `path`, in its folder.
+    /// Creates a temporary file in the folder of `path`.
     ///
     /// # Errors
-    /// The folder cannot be written to, or `path` is neither new nor a plain file.
+    /// The folder cannot be written to, or `path` is something other than a regular file or a link.
     pub(super) fn create(path: &Path) -> Result<Self, String> {
         if path == Path::new(NOWHERE) {
             return Ok(Self { file: None });
@@ -80,7 +80,7 @@ impl OutputFile {
         }
     }
 
-    /// Gives the file its name, once the disk has it.
+    /// Gives the file its name, after it is on the disk.
     fn name(&mut self) -> Result<(), String> {
         let Some(unnamed) = &mut self.file else {
             return Ok(());
@@ -95,13 +95,13 @@ impl OutputFile {
 impl Drop for Unnamed {
     fn drop(&mut self) {
         if !self.is_named {
-            // If the removal fails, the bytes stay under a name that nobody looks for.
+            // If the removal fails, the bytes stay under a name that no reader uses.
             let _ = fs::remove_file(&self.unfinished);
         }
     }
 }
 
-/// Something that the thread is to do.
+/// An order to the thread.
 #[derive(Debug)]
 enum Order {
     Write {
@@ -109,11 +109,11 @@ enum Order {
         offset: usize,
         bytes: u64,
     },
-    /// Compares the sum, and gives the file its name if it is that of the sender.
+    /// Compares the sum with the sender's, and gives the file its name if they are equal.
     End(Sum),
 }
 
-/// The outcome of an order.
+/// The result of an order.
 #[derive(Debug)]
 pub(super) enum Written {
     /// The slot is free again.
@@ -121,15 +121,15 @@ pub(super) enum Written {
         slot: usize,
         bytes: u64,
     },
-    /// The sum of all that came. The file has its name if the sender had the same.
+    /// The sum of all received bytes. The file has its name if the sender's sum is equal.
     All(Sum),
     Failed(String),
 }
 
-/// The thread that writes.
+/// The writing thread.
 #[derive(Debug)]
 pub(super) struct Sink {
-    /// `None` once nothing is ordered any more.
+    /// `None` after the last order.
     orders: Option<Sender<Order>>,
     written: Receiver<Written>,
     awaited: u64,
@@ -137,10 +137,10 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Starts to write what is ordered. The region is missing if the file is empty.
+    /// Starts the thread. The region is missing if the file is empty.
     ///
     /// # Errors
-    /// The thread could not be started.
+    /// The thread cannot be started.
     pub(super) fn start<P: Provider>(
         place: OutputFile,
         region: Option<Region<P>>,
@@ -164,12 +164,12 @@ impl Sink {
         })
     }
 
-    /// Orders the bytes of a slot to be written behind those before.
+    /// Orders the bytes of a slot to be appended to the file.
     pub(super) fn write(&mut self, slot: usize, offset: usize, bytes: u64) {
         self.order(Order::Write { slot, offset, bytes });
     }
 
-    /// Orders the end: the sender's sum is this.
+    /// Orders the end, with the sender's sum.
     pub(super) fn end(&mut self, sum: Sum) {
         self.order(Order::End(sum));
     }
@@ -177,12 +177,12 @@ impl Sink {
     fn order(&mut self, order: Order) {
         if let Some(orders) = &self.orders {
             self.awaited = self.awaited.saturating_add(1);
-            // The thread is gone if it failed, which it reported.
+            // If the thread has failed, it has reported so.
             let _ = orders.send(order);
         }
     }
 
-    /// Returns the next outcome, if there is one, or waits for it.
+    /// Returns the next result, if there is one, or waits for it.
     pub(super) fn take(&mut self, wait: bool) -> Option<Written> {
         if self.awaited == 0 {
             return None;
@@ -199,14 +199,14 @@ impl Sink {
         Some(written)
     }
 
-    /// Whether an outcome is to come.
+    /// Whether a result is expected.
     pub(super) const fn is_busy(&self) -> bool {
         self.awaited > 0
     }
 }
 
 impl Drop for Sink {
-    /// Waits for the thread, which removes a file that is not whole.
+    /// Waits for the thread, which removes an incomplete file.
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
@@ -290,7 +290,7 @@ mod tests {
         assert!(matches!(end(place, empty), Written::All(_)));
         assert_eq!(names(folder.path()), ["out"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "");
-        // A command that gives up leaves nothing.
+        // A command that gives up leaves no file.
         drop(OutputFile::create(&path).unwrap());
         assert_eq!(names(folder.path()), ["out"]);
     }

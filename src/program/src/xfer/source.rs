@@ -12,7 +12,7 @@ use doorbell::provider::Provider;
 
 use super::wire::{Sum, Summing};
 
-/// Bytes that are read at a time.
+/// Number of bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// A file that was opened to be sent.
@@ -20,7 +20,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 pub(super) struct Opened {
     file: File,
     name: String,
-    /// The bytes that are sent.
+    /// The number of bytes that are sent.
     pub(super) bytes: u64,
     /// The stamp of the file when it was opened; `None` for a device.
     before: Option<Stamp>,
@@ -43,14 +43,14 @@ impl Stamp {
 }
 
 impl Opened {
-    /// Opens a file, all of which is sent if `bytes` does not limit it.
+    /// Opens a file. The whole file is sent unless `bytes` limits it.
     ///
     /// # Errors
-    /// The file cannot be read, or has no length.
+    /// The file cannot be read, or its length is unknown.
     pub(super) fn open(path: &Path, bytes: Option<u64>) -> Result<Self, String> {
         let name = path.display().to_string();
         let named = |error: io::Error| format!("{name}: {error}");
-        // Opening a pipe would wait for its other side.
+        // Checks the type first: opening a pipe would block until its other end is opened.
         let kind = std::fs::metadata(path).map_err(named)?.file_type();
         if kind.is_dir() {
             return Err(format!(
@@ -87,7 +87,7 @@ impl Opened {
         })
     }
 
-    /// Checks that the file is what it was when it was opened.
+    /// Checks that the file has not changed since it was opened.
     fn check(&self) -> Result<(), String> {
         let Some(before) = self.before else {
             return Ok(());
@@ -117,7 +117,7 @@ pub(super) struct Part {
     pub(super) bytes: u64,
 }
 
-/// The outcome of a part, or of the whole.
+/// The result of a part, or of the whole file.
 #[derive(Debug)]
 pub(super) enum Read {
     /// The chunk is in its slot.
@@ -125,26 +125,26 @@ pub(super) enum Read {
         chunk: u64,
         slot: usize,
     },
-    /// All was read, and the file did not change meanwhile.
+    /// The whole file was read, and has not changed meanwhile.
     All(Sum),
     Failed(String),
 }
 
-/// The thread that reads.
+/// The reading thread.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Parts to be read; `None` once all were ordered.
+    /// Parts to be read; `None` after the last one was ordered.
     parts: Option<Sender<Part>>,
     read: Receiver<Read>,
-    /// Outcomes that are still to come.
+    /// Number of results that are expected.
     pub(super) awaited: u64,
 }
 
 impl Source {
-    /// Starts to read what is ordered. The region is missing if the file is empty.
+    /// Starts the thread. The region is missing if the file is empty.
     ///
     /// # Errors
-    /// The thread could not be started.
+    /// The thread cannot be started.
     pub(super) fn start<P: Provider>(
         opened: Opened,
         region: Option<Region<P>>,
@@ -174,17 +174,17 @@ impl Source {
     pub(super) fn order(&mut self, part: Part) {
         if let Some(parts) = &self.parts {
             self.awaited = self.awaited.saturating_add(1);
-            // The thread is gone if it failed, which it reported.
+            // If the thread has failed, it has reported so.
             let _ = parts.send(part);
         }
     }
 
-    /// Notes that every part was ordered.
+    /// Records that every part was ordered.
     pub(super) fn ordered_all(&mut self) {
         self.parts = None;
     }
 
-    /// Returns the next outcome, if there is one, or waits for it.
+    /// Returns the next result, if there is one, or waits for it.
     pub(super) fn take(&mut self, wait: bool) -> Option<Read> {
         if self.awaited == 0 {
             return None;
@@ -201,7 +201,7 @@ impl Source {
         Some(read)
     }
 
-    /// Whether an outcome comes without another order.
+    /// Whether a result will come without another order.
     pub(super) const fn is_busy(&self) -> bool {
         self.awaited > 1 || (self.parts.is_none() && self.awaited > 0)
     }

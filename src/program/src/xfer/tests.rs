@@ -1,4 +1,4 @@
-//! Both ends over the simulated fabric, in its time.
+//! Tests of both ends over the simulated fabric, in virtual time.
 
 use core::time::Duration;
 use std::fs;
@@ -27,7 +27,7 @@ fn arguments(words: &[&str]) -> Arguments {
     Line::try_parse_from(words).unwrap().arguments
 }
 
-/// A folder with a file to send, and the place where it goes.
+/// A folder with a file to send, and with the destination.
 struct Files {
     folder: tempfile::TempDir,
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ impl Files {
         self.folder.path().join("to")
     }
 
-    /// Both ends, with more options, under a plan of faults.
+    /// Creates both ends, with more options, under a plan of faults.
     fn two(&self, plan: &str, words: &[&str]) -> Two {
         let (from, to) = (self.from(), self.to());
         let files = [from.to_str().unwrap(), "--out", to.to_str().unwrap()];
@@ -73,7 +73,7 @@ impl Files {
         Two::new(fabric, configs, opened, receiver, arguments.limits()).unwrap()
     }
 
-    /// Panics unless the file is as it was sent, and nothing is beside it.
+    /// Panics unless the received file is equal to the sent one, and the folder has no other file.
     fn is_there(&self) {
         assert!(fs::read(self.to()).unwrap() == self.bytes);
         assert_eq!(self.names(), ["from", "to"]);
@@ -89,7 +89,7 @@ impl Files {
     }
 }
 
-/// Why each end failed; both have to be over within so long.
+/// Returns the failure of each end. Both must end within this time.
 fn failures(two: &mut Two, within: Duration) -> [Option<String>; 2] {
     let until = two.fabric.now().after(within);
     while !two.sender.is_over() || !two.receiver.is_over() {
@@ -109,7 +109,7 @@ fn failures(two: &mut Two, within: Duration) -> [Option<String>; 2] {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Steps until both are connected and so many bytes are there.
+/// Steps until both are connected, and this number of bytes has arrived.
 fn landed(two: &mut Two, bytes: u64) {
     let is_open = |two: &Two| two.sender.line.open().is_some() && two.receiver.line.open().is_some();
     while !is_open(two) || two.receiver.landed_bytes() < bytes {
@@ -117,13 +117,13 @@ fn landed(two: &mut Two, bytes: u64) {
     }
 }
 
-/// Panics unless both ends failed with these words, and no file is there.
+/// Panics unless both ends failed with these words, and there is no file.
 fn ended(files: &Files, two: &mut Two, words: [&str; 2]) {
     let failures = failures(two, LONG).map(|failure| failure.expect("a failure"));
     for (failure, words) in failures.iter().zip(words) {
         assert!(failure.contains(words), "{failures:#?} and not {words:?}");
     }
-    // Its thread removes the file.
+    // The writer thread removes the file.
     if let Part::Receive(receiver) = &mut two.receiver.part {
         receiver.let_go();
     }
@@ -337,7 +337,7 @@ fn a_peer_that_dies_ends_the_other_with_the_reason() {
 #[test]
 fn limits_of_time_end_both() {
     let files = Files::new(8_000_000);
-    // Two rails of 1 Gbit/s carry it in 32 ms.
+    // Two rails of 1 Gbit/s need 32 ms for the file.
     let mut two = files.two("", &["--within", "0.02"]);
     ended(&files, &mut two, ["not done within 0.02 s", "0.02 s"]);
     let mut two = files.two("", &["--within", "0.2"]);
@@ -389,7 +389,7 @@ fn what_is_not_of_this_protocol_ends_both() {
     ] {
         let files = Files::new(1_000_000);
         let mut two = files.two("", &[]);
-        // Instead of the sender's first message.
+        // Sent instead of the sender's first message.
         while two.sender.line.open().is_none() {
             two.step().unwrap();
         }
@@ -408,7 +408,7 @@ fn a_limit_holds_and_marks_are_those_of_the_class() {
     let began = two.fabric.now();
     assert_eq!(failures(&mut two, LONG), [None, None]);
     files.is_there();
-    // But for the bytes of 10 ms and a piece, 5 MiB a second, which is 190 ms.
+    // Except for the bytes of 10 ms and one piece, the rate is 5 MiB/s, which takes 190 ms.
     let took = two.fabric.now().to_ns() - began.to_ns();
     assert!((120_000_000..400_000_000).contains(&took), "{took}");
     let classes = arguments(&[&["file"], &words[..]].concat())

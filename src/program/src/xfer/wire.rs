@@ -1,4 +1,4 @@
-//! Messages between the two sides of `doorbell xfer`, beside the transfers. All integers are big-endian.
+//! Messages between the two sides of `doorbell xfer`, in addition to the transfers. All integers are big-endian.
 //!
 //! | kind | from | body |
 //! |---|---|---|
@@ -10,7 +10,8 @@
 //!
 //! Each SHA-256 is all zeros if no checksums are compared.
 //!
-//! In front of the body are `dbxf`, the version (2) and the kind (2). The version and the kind keep their places in every version.
+//! The header before the body is `dbxf`, the version (2) and the kind (2). Version and kind stay at the same offsets in every
+//! version.
 
 use sha2::{Digest as _, Sha256};
 
@@ -19,17 +20,17 @@ const MAGIC: [u8; 4] = *b"dbxf";
 /// The version of these messages.
 pub(super) const VERSION: u16 = 2;
 
-/// The longest text of a failure.
+/// Maximum length of the text of a failure.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// A SHA-256, or zeros where none is computed.
+/// A SHA-256, or zeros if none is computed.
 pub(super) type Sum = [u8; 32];
 
-/// The checksum of bytes that are added one after the other.
+/// The checksum of bytes that are added in sequence.
 pub(super) struct Summing(Option<Sha256>);
 
 impl Summing {
-    /// Begins; without `has_checksum` it computes nothing.
+    /// Starts a checksum. Without `has_checksum` nothing is computed.
     pub(super) fn new(has_checksum: bool) -> Self {
         Self(has_checksum.then(Sha256::new))
     }
@@ -47,28 +48,28 @@ impl Summing {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// The beginning: a file follows.
+    /// A file follows.
     Begin {
         bytes: u64,
         chunk_bytes: u64,
         has_checksum: bool,
     },
-    /// The receiver understands, and has a place for the file.
+    /// The receiver is ready, and can write the file.
     Ready,
-    /// All of the file was sent.
+    /// The whole file was sent.
     End { bytes: u64, sum: Sum },
-    /// All of the file came. It is stored if the sum is that of the sender.
+    /// The whole file arrived. It is stored if the sum equals that of the sender.
     Answer { bytes: u64, sum: Sum },
-    /// The side that says this gives up.
+    /// The side that sends this gives up.
     Failed { why: String },
 }
 
-/// A message that cannot be read.
+/// Reason why a message cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unreadable {
-    /// It is none of these.
+    /// The message is not one of `doorbell xfer`.
     Foreign,
-    /// It is of another version.
+    /// The message has another version.
     Version(u16),
 }
 
@@ -148,7 +149,7 @@ impl Message {
         }
         if kind == 5 {
             let why = String::from_utf8_lossy(body.get(..body.len().min(TEXT_BYTES_MAX))?);
-            // It goes to a terminal.
+            // Control characters are removed, since the text is printed to a terminal.
             let why = why.chars().filter(|character| !character.is_control()).collect();
             return Some(Self::Failed { why });
         }
@@ -181,7 +182,7 @@ impl Message {
     }
 }
 
-/// A sum as people compare it.
+/// A sum in hexadecimal.
 pub(super) fn hexadecimal(sum: &Sum) -> String {
     sum.iter().fold(String::new(), |mut text, byte| {
         // Writing to a String does not fail.

@@ -1,4 +1,4 @@
-//! The circuits of a relay, with numbers in the place of links.
+//! Tests of the circuits of a relay. Numbers stand for links.
 
 use core::num::NonZeroU16;
 use core::time::Duration;
@@ -10,10 +10,10 @@ use crate::relay::credit::{WINDOW_BYTES, cost};
 use crate::relay::frame::tests::handle;
 use crate::relay::frame::{CircuitFrame, End, Route};
 
-/// A relay, and what its links took and lost.
+/// A relay, with the messages that its links sent and the links that it closed.
 struct Relay {
     circuits: Circuits<u32>,
-    /// Links that take nothing now.
+    /// Links that have no room now.
     full: Vec<u32>,
     said: Vec<(u32, Vec<u8>)>,
     closed: Vec<(u32, bool)>,
@@ -45,7 +45,7 @@ fn hello(port: u16) -> Vec<u8> {
     Frame::Hello { port }.to_vec()
 }
 
-/// A message of the two ends, of so many bytes.
+/// Creates a message of the two ends with this length.
 fn plain(bytes: usize, fill: u8) -> Vec<u8> {
     let mut message = vec![fill; bytes];
     message[0] = 6;
@@ -64,7 +64,7 @@ impl Relay {
         }
     }
 
-    /// With an open circuit, whose first messages went.
+    /// Creates a relay with an open circuit, whose first messages were sent.
     fn open() -> Self {
         let mut relay = Self::new(4);
         relay.begin(ORIGIN, DESTINATION);
@@ -113,7 +113,7 @@ impl Relay {
         );
     }
 
-    /// The messages that went over a link since the last question.
+    /// Takes the messages sent over a link since the last call.
     fn take(&mut self, link: u32) -> Vec<Vec<u8>> {
         let (of, others) = self.said.drain(..).partition(|(to, _)| *to == link);
         self.said = others;
@@ -121,7 +121,7 @@ impl Relay {
         of.into_iter().map(|(_, message)| message).collect()
     }
 
-    /// Both sides hear this end, and their links are closed.
+    /// Checks that both sides are told this end, and that their links are closed.
     fn ends(&mut self, end: End, links: &[u32]) {
         self.go_on();
         self.go_on();
@@ -177,7 +177,7 @@ fn one_slow_receiver_blocks_its_own_circuit_alone_and_bounds_it() {
     relay.begin(3, 4);
     relay.said.clear();
     relay.full.push(DESTINATION);
-    // As much as a sender with credit sends.
+    // As many messages as a sender with credit may send.
     let count = WINDOW_BYTES / cost(1000);
     for _ in 0..count {
         assert_eq!(relay.hear(ORIGIN, &plain(1000, 1)), Heard::Nothing);
@@ -187,11 +187,11 @@ fn one_slow_receiver_blocks_its_own_circuit_alone_and_bounds_it() {
     assert_eq!(relay.take(4).len(), count);
     assert_eq!(relay.take(DESTINATION).len(), 0);
     assert_eq!(relay.circuits.count(), 2);
-    // It was told of no credit.
+    // No credit was reported to the origin.
     assert!(relay.take(ORIGIN).is_empty());
     relay.full.clear();
     relay.go_on();
-    // The window of the destination is as long, and its credit lets the rest pass.
+    // The window of the destination has the same size, and its credit lets the rest pass.
     let passed = relay.take(DESTINATION).len();
     assert_eq!(passed, count);
     relay.go_on();
@@ -202,7 +202,7 @@ fn one_slow_receiver_blocks_its_own_circuit_alone_and_bounds_it() {
         .collect();
     let bytes = u32::try_from(count * cost(1000)).unwrap();
     assert_eq!(credit, [Some(CircuitFrame::Credit { bytes })]);
-    // The next ones wait for the destination's credit.
+    // Further messages wait for the credit of the destination.
     relay.hear(ORIGIN, &plain(1000, 2));
     relay.go_on();
     assert_eq!(relay.take(DESTINATION).len(), 0);
@@ -260,7 +260,7 @@ fn what_breaks_the_rules_ends_its_circuit_and_both_sides_hear_so() {
             relay.ends(End::WRONG, &[ORIGIN, DESTINATION]);
         }
     }
-    // Nothing but a request may come first.
+    // The first message must be a request.
     for bytes in [
         clear(),
         message(&CircuitFrame::End { end: End::LOST }),
@@ -289,7 +289,7 @@ fn an_end_comes_behind_what_was_sent_before_it() {
     });
     assert_eq!(relay.take(DESTINATION), [plain(10, 1), plain(10, 2), end]);
     assert_eq!((&relay.closed[..], relay.over), (&[(DESTINATION, true)][..], 1));
-    // Nothing is known of its links any more.
+    // The links of the circuit are forgotten.
     assert_eq!(relay.hear(DESTINATION, &plain(10, 3)), Heard::Nothing);
     assert_eq!(relay.circuits.over(DESTINATION, End::LOST, until()), None);
 }
@@ -334,7 +334,7 @@ fn circuits_beyond_the_limit_are_refused_and_others_stay() {
     let count = relay.said.iter().filter(|(_, said)| *said == refused).count();
     assert_eq!(count, 997);
     assert_eq!(relay.circuits.count(), 4);
-    // With the end of one there is room for another.
+    // The end of one circuit makes room for another.
     relay.circuits.over(10, End::CLOSED, until());
     relay.go_on();
     relay.begin(2000, 2001);
@@ -351,7 +351,7 @@ fn an_end_of_a_further_relay_is_passed_on_with_its_cause() {
     });
     assert_eq!(relay.hear(DESTINATION, &end), Heard::Nothing);
     relay.ends(End::PROCESS_ENDED, &[ORIGIN, DESTINATION]);
-    // A destination that is found too late is of no use.
+    // A destination that is found too late is not used.
     let mut relay = Relay::new(1);
     relay.circuits.accepted(ORIGIN, until());
     let Heard::Wanted { key, .. } = relay.hear(ORIGIN, &request(1)) else {

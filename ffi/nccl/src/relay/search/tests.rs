@@ -1,4 +1,4 @@
-//! A search, and a relay that leads nowhere.
+//! Tests of a search with a relay that reaches nothing.
 
 use core::time::Duration;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The status and the log of a server.
 //!
-//! A process that asks brings the memory for the answer, as one that attaches brings its own. So an answer that nobody reads is of its
-//! account, the daemon keeps nothing of it, and it is done in one step. A tenth of the daemon's
-//! time at most goes into answers for those who see all, and another tenth into answers for the rest.
+//! A process that queries the status sends the memory for the answer. So the pages of an unread answer are charged to that process,
+//! the daemon keeps nothing, and one step is enough. Answers for users that see everything take at most a tenth of the daemon's time;
+//! so do answers for all other users together.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use crate::serving::pending::Pending;
 use crate::serving::replacing::is_owner;
 use crate::status::{CutCount, DaemonStatus, RefusedCount};
 
-/// So many times as long as an answer took, nobody gets the next one.
+/// After an answer, the next one has to wait for this many times the time that it took.
 const REST: u32 = 9;
 
 /// Counts and times for the status, and the limits of the log.
@@ -34,9 +34,9 @@ pub(super) struct Watch {
     began: Instant,
     refused: BTreeMap<u32, u64>,
     cut: BTreeMap<u32, u64>,
-    /// When the next answer may be made: for those who see their own endpoints alone, and for those who see all.
+    /// Earliest time of the next answer: for users that see only their own endpoints, and for users that see everything.
     next: [Option<Deadline>; 2],
-    /// Events that any process brings about by coming and going, and warnings: so many of the former hide none of the latter.
+    /// Events that any process causes by attaching and leaving. They have a separate limit, so that they cannot suppress warnings.
     events: Quota,
     warnings: Quota,
 }
@@ -53,7 +53,7 @@ impl Watch {
         }
     }
 
-    /// Whole seconds since the daemon began.
+    /// Whole seconds since the daemon started.
     pub(super) fn seconds(&self) -> u32 {
         u32::try_from(since(self.began).as_secs()).unwrap_or(u32::MAX)
     }
@@ -132,12 +132,12 @@ impl Watch {
         }
     }
 
-    /// Another daemon takes over.
+    /// Logs that another daemon takes over.
     pub(super) fn replaced(who: Credentials) {
         log!(info, "replaced by another daemon", uid = who.uid, pid = pid(who));
     }
 
-    /// Reports how many events were not logged in a second that is over.
+    /// Logs how many events were suppressed in a second that has passed.
     pub(super) fn end_second(&mut self) {
         let time = now();
         for quota in [&mut self.events, &mut self.warnings] {
@@ -147,7 +147,7 @@ impl Watch {
         }
     }
 
-    /// When events that were not logged are to be reported.
+    /// Time at which suppressed events are to be logged.
     pub(super) fn due(&self) -> Option<Deadline> {
         let due = [&self.events, &self.warnings].map(Quota::due);
         due.into_iter().flatten().min()
@@ -158,7 +158,7 @@ fn since(moment: Instant) -> Duration {
     Duration::from_nanos(now().to_ns().saturating_sub(moment.to_ns()))
 }
 
-/// The number of a process, or 0 if the daemon does not see into its namespace.
+/// The process ID, or 0 if the daemon cannot see the process's PID namespace.
 fn pid(who: Credentials) -> u32 {
     who.pid.map_or(0, core::num::NonZero::get)
 }
@@ -169,7 +169,7 @@ fn add(counts: &mut BTreeMap<u32, u64>, number: u32) {
 }
 
 impl Server {
-    /// The links to other nodes, if there are any.
+    /// The links to other nodes, if any were set.
     pub const fn peers(&mut self) -> Option<&mut Peers> {
         self.peers.as_mut()
     }
@@ -180,12 +180,12 @@ impl Server {
         self.status_of(None)
     }
 
-    /// The state of this daemon, with the jobs and endpoints of a user, or of all.
+    /// The state of this daemon, with the jobs and endpoints of one user, or of all users.
     fn status_of(&self, user: Option<u32>) -> DaemonStatus {
         let seconds = self.watch.seconds();
         let nodes = self.peers.as_ref().map_or_else(Vec::new, |peers| peers.nodes());
         let attached = &self.attached;
-        // A process that ended, and whose last messages are moved, is not there any more.
+        // Processes that ended, and whose last messages are still being moved, are no longer in `attached`.
         let since_s = |id: ClientId| {
             let since_s = attached.get(&id).map_or(seconds, |client| client.since_s);
             seconds.saturating_sub(since_s).into()
@@ -209,7 +209,7 @@ impl Server {
         status
     }
 
-    /// Answers a process that asks for the status, and lets it go.
+    /// Answers a process that queries the status, and closes its connection.
     pub(super) fn take_status(&mut self, pending: Pending, bytes: u32) {
         let mut descriptors = Vec::new();
         let begun = now();
@@ -225,7 +225,7 @@ impl Server {
             .as_ref()
             .is_some_and(is_late)
         {
-            // It asks again. Nothing is counted as refused: no process attaches.
+            // The process will ask again. This is not counted as a refusal, since no process attaches.
             let _ = pending
                 .socket
                 .send(&Packet::Refused(AttachRefusal::TooManyPending), &[]);
@@ -233,7 +233,7 @@ impl Server {
         }
         let answer = match self.write_status(&pending, bytes, sees_all, &mut descriptors) {
             Ok(bytes) => {
-                // A memfd, whose close waits for nobody: here and in the queue.
+                // A memfd, so that closing it does not block.
                 descriptors.clear();
                 pending.socket.pass();
                 Packet::StatusGiven { bytes }
@@ -247,7 +247,7 @@ impl Server {
         }
     }
 
-    /// Writes the status into memory that came with the question, and returns its length: 0 if the memory is too short for it.
+    /// Writes the status into the memory that came with the query. Returns its length, or 0 if the memory is too short.
     fn write_status(
         &mut self,
         pending: &Pending,

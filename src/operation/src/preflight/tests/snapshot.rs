@@ -1,4 +1,4 @@
-//! Snapshots, as they are written and read.
+//! Tests of writing and reading snapshots.
 
 use super::{host, one};
 use crate::topology::SnapshotError;
@@ -40,7 +40,7 @@ fn a_snapshot_is_read_as_it_was_written() {
     topology.failures.push("what \"was\" <not> there".into());
     let text = topology.to_json().unwrap();
     assert_eq!(Topology::from_json(&text).unwrap(), topology);
-    // Fields that a later release adds are skipped.
+    // Fields of a later release are skipped.
     let more = text.replacen('{', "{\"new\": [1],", 1);
     assert_eq!(Topology::from_json(&more).unwrap(), topology);
 }
@@ -124,7 +124,7 @@ fn a_part_has_the_values_of_the_whole_and_nothing_of_another_device() {
     for other in ["mlx5_0", "eth0", "10.0.0.1"] {
         assert!(!text.contains(&format!("\"{other}")), "{other}: {text}");
     }
-    // A route by an interface of another device is not told.
+    // A route through an interface of another device is not included.
     whole.routes[1].netdev = Some("eth0".into());
     assert!(whole.of_devices(|device| device == "mlx5_1").routes.is_empty());
 }

@@ -136,7 +136,7 @@ fn what_is_wrong_is_named() {
             "{what}"
         );
     }
-    // Every other byte of a header or a setting changed is another message, or none.
+    // A changed byte of a header or of a setting gives another message, or an error.
     for offset in 0..good.len() {
         let mut bytes = good.clone();
         bytes[offset] ^= 0x40;
@@ -151,7 +151,7 @@ fn what_is_wrong_is_named() {
 #[test]
 fn a_fault_cannot_hide() {
     let mut bytes = messages()[3].encode();
-    // The mark of a fault, with the count left.
+    // The marker of a fault, while the count remains.
     bytes[8 + 64] = 0;
     assert!(matches!(
         Message::parse(&bytes),

@@ -97,7 +97,7 @@ fn rounds_are_all_messages_once_and_no_larger_than_their_memory() {
             assert_eq!(round.counts, round.first >= warmup);
             assert!(round.count > 0 && round.count <= ROUND_MESSAGES_MAX);
             assert!(round.count * u64::from(test.place_bytes()) <= 64 << 20);
-            // A place for each, and none of them beyond the window.
+            // There is a place for each message, and each is within the window.
             let (window, _) = test.window(Role::Listener).unwrap();
             let last = test.place_of(round.sequences().end - 1, round.first);
             assert!(last + test.bytes() <= window);
@@ -135,10 +135,11 @@ fn the_completion_queues_have_room_and_so_has_the_memory() {
                         assert!(worker.completion_depth >= channel.send_depth);
                         assert!(worker.completion_depth >= channel.receive_depth);
                         assert!(worker.slots > channel.receive_depth);
-                        // A turn fits beside a message whose completion is late.
+                        // The requests of a turn must fit in addition to a message whose completion
+                        // is late.
                         let is_cramped = kind == Kind::Latency && channel.send_depth <= SENDS_A_TURN;
                         assert!(!is_cramped || message_bytes > 1 << 20);
-                        // 64 MiB for the messages, as much for receives, and a few more.
+                        // 64 MiB for the messages, the same for receives, and a few more.
                         let bytes = u64::from(worker.slots) * u64::from(worker.slot_bytes);
                         assert!(
                             bytes <= 400 << 20,

@@ -1,4 +1,4 @@
-//! Whole ping-pongs between two threads over the simulated fabric.
+//! Tests of whole ping-pongs between two threads over the simulated fabric.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -84,7 +84,7 @@ fn messages_of_any_size_go_round_with_any_depth() {
                 message_bytes,
                 receive_depth,
                 page_bytes,
-                // Two that spin take long where processors are few.
+                // Two polling sides are slow on few processors.
                 events: receive_depth > 1,
                 ..PLAN
             };
@@ -105,7 +105,7 @@ fn whoever_sleeps_is_woken_by_every_message() {
     };
     for (server, client) in [(longer, longer), (asleep, awake), (awake, asleep)] {
         for outcome in play(server, client) {
-            // Slept through, a message would be a stall.
+            // A message that did not wake its receiver would stall.
             outcome.unwrap();
         }
     }
