@@ -47,6 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let mut client = Client::attach(Path::new(socket), &request, within(Duration::from_secs(60)))?;
     client.set_reattach_within(Duration::from_secs(60));
+    println!("attached");
     match (part.as_str(), &numbers[..]) {
         ("own", [ends]) => own(&mut client, *ends),
         ("use", [node, rounds]) => {

@@ -37,10 +37,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The next daemon would have another socket.
     client.set_reattach_within(Duration::ZERO);
     println!("attached");
-    let output = std::io::stdout();
+    let (output, errors) = (std::io::stdout(), std::io::stderr());
     Confinement::default()
         .may_sleep_at(client.as_fd())
         .may_write_to(output.as_fd())
+        .may_write_to(errors.as_fd())
         .enter()?;
 
     let (to, bytes) = (EndpointAddress { node, endpoint: 0 }, 4096);
