@@ -87,7 +87,7 @@ pub(crate) struct Region {
 enum Owner {
     /// Mapped by this crate.
     Mapped { _mapping: Mapping },
-    /// A part of another region. That region is not a part itself, and lives at least as long.
+    /// A part of another region. The other region is not a part itself, and lives at least as long.
     Part { whole: Arc<Region> },
     /// Handed over by a caller.
     Adopted { _memory: Box<dyn StableMemory> },

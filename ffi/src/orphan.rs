@@ -67,7 +67,7 @@ impl Orphan {
         self.free();
     }
 
-    /// Whether every slot has returned and no attacher is left. That never changes again: the arena that leased slots is gone,
+    /// Whether every slot has returned and no attacher is left. The answer stays true: the arena that leased slots is gone,
     /// a returned slot can be neither detached nor attached, and attachers are cloned only from attachers.
     fn is_free(&mut self) -> bool {
         // SAFETY: the block is freed only in `free`, which consumes the orphan.
