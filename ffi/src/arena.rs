@@ -152,7 +152,7 @@ impl ArenaInner {
     }
 }
 
-/// Gives up a count of a window's block. The last count deregisters the window, and returns its memory to its owner.
+/// Gives up a count of a window's block. The last count deregisters the window, and frees its memory or gives it back.
 ///
 /// The caller may be a poll, so this does not unwind, as its ABI states. Lent memory may panic as it is given back: that
 /// panic ends here.

@@ -224,8 +224,8 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         let Self { by, region, .. } = self;
-        // SAFETY: dropped once. By then the device has no hold on the memory, or the hold of a shared registration, which
-        // keeps the memory as long as it exists.
+        // SAFETY: dropped once. By then the device has no hold on the memory, or its hold is a shared registration. Such a
+        // registration may outlive its uses, and no request uses it for this memory any more.
         let mut free = || unsafe { ManuallyDrop::drop(region) };
         match by {
             // SAFETY: called here once, as the value is dropped.

@@ -16,8 +16,8 @@ use crate::sysfs::{CLASS, Sysfs};
 
 /// The most GIDs that are read of a device: filled entries of all its ports together.
 ///
-/// The library refuses (EINVAL) a table that does not fit an attribute of the kernel, whose length has 16 bits. To read a
-/// larger one would mean to open the file of every entry, which takes seconds for a table of 1024.
+/// The library refuses (EINVAL) a table that does not fit an attribute of the kernel, whose length has 16 bits. Reading a
+/// larger one would mean opening the file of every entry, which takes seconds for a table of 1024.
 const GIDS_MAX: usize = u16::MAX as usize / size_of::<ibv_gid_entry>();
 
 /// Returns the report of a port.
@@ -129,7 +129,7 @@ impl Found {
     /// Returns the interface, if it is in this namespace.
     ///
     /// The number and the name are each unique only within one namespace, so both must agree if both are known. Even
-    /// then the interface may be another one: only its having the address of the GID confirms it.
+    /// then the interface may be another one, unless it also has the address of the GID ([`Found::address`]).
     fn interface<'a>(&self, interfaces: &'a [Interface]) -> Option<&'a Interface> {
         if self.interface_index.is_none() && self.interface_name.is_none() {
             return None;

@@ -120,7 +120,7 @@ impl SharedMemory {
     }
 
     /// Maps and seals the memory that another process created with the same number of words. Makes system calls, none of
-    /// which waits for a file system that another process serves. Afterwards the descriptor is not needed. To close a
+    /// which waits for a file system that another process serves. Afterwards the descriptor is not needed. Closing a
     /// descriptor that was refused may block.
     ///
     /// # Errors
