@@ -314,7 +314,7 @@ impl ReceiveRing {
         let last = Self::place(&self.places, self.positions.end().back(1))
             .request
             .get();
-        // SAFETY: a request of our own array, borrowed exclusively through `&mut self`.
+        // SAFETY: a request of the ring's array, borrowed exclusively through `&mut self`.
         let following = unsafe { (*last).next };
         // SAFETY: as above.
         unsafe { (*last).next = ptr::null_mut() };

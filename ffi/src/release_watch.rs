@@ -18,6 +18,9 @@ impl ReleaseWatch {
     /// Whether no window of the memory or of a part of it is left, so that no device and no peer reaches it. Adopted memory
     /// then has been dropped, or is just being dropped. Memory that a device refused to deregister is never released.
     ///
+    /// The watch of a window that `window_of` made covers only that one registration: other windows may still reach the
+    /// same bytes.
+    ///
     /// # Ordering
     /// The last device has deregistered the memory before this returns `true`.
     #[must_use]

@@ -174,9 +174,9 @@ pub struct KeptRequest {
     is_withdrawn: bool,
     /// Whether it ends instead of being repeated.
     is_given_up: bool,
-    /// The time to try again, after the local device refused it.
+    /// The time of the next attempt, after the local device refused the request.
     refused: Option<Deadline>,
-    /// The deadline by which it has to be posted.
+    /// The deadline for a waiting request to be posted.
     until: Deadline,
 }
 

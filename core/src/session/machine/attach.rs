@@ -11,7 +11,8 @@ where
     O: AsRef<[Retained]> + AsMut<[Retained]>,
     I: AsRef<[Kept]> + AsMut<[Kept]>,
 {
-    /// Adds a rail, which is to be connected at once; `None` if the maximum number of rails is reached. For the connecting side.
+    /// Adds a rail on the connecting side, and schedules its first connection attempt at once. Returns `None` if the maximum
+    /// number of rails is reached.
     pub fn add_rail(&mut self, speed_mbps: u32, now: Instant) -> Option<u8> {
         let (index, rail) = (0_u8..)
             .zip(&mut self.rails)
@@ -37,8 +38,8 @@ where
         }
     }
 
-    /// Notes that an attempt to connect a rail failed. `is_another` says that another process than the peer's answered at
-    /// the address, which may be temporary. The session ends only if this is so for every rail and none is connected.
+    /// Notes that an attempt to connect a rail failed. `is_another` tells that a process other than the peer's answered
+    /// at the address, which may be temporary. The session ends only if this is so for every rail and none is connected.
     pub fn connect_failed(&mut self, rail: u8, is_another: bool, now: Instant, random: u64) {
         let backoff = self.config.backoff;
         if let Some(rail) = self
