@@ -1,8 +1,11 @@
-//! Memory that two processes map and that neither can take away from the other: sealed memfds.
+//! Memory that two processes map, and that neither can take away from the other once it is sealed: memfds.
 //!
 //! One process creates the file, allocates all its pages, which are charged to this process, and sends the descriptor. The
 //! other adopts it: it maps the file, seals it, and only then checks its size and its pages. Seals cannot be removed, so the
 //! checked facts stay true: the file neither shrinks nor loses pages, and no access to the mapping can raise SIGBUS.
+//!
+//! Until the other process has sealed the file, it can still shrink it, and then an access of the creator raises SIGBUS. A
+//! creator that does not trust the other process has to check the seals of the descriptor before it accesses the memory.
 //!
 //! Rust code accesses words and flags only by atomics. Bytes are copied by code that Rust's memory model does not see
 //! ([`access`] explains why).
