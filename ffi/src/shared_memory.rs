@@ -5,7 +5,7 @@
 //! checked facts stay true: the file neither shrinks nor loses pages, and no access to the mapping can raise SIGBUS.
 //!
 //! Until the other process has sealed the file, it can still shrink it, and then an access of the creator raises SIGBUS. A
-//! creator that does not trust the other process has to check the seals of the descriptor before it accesses the memory.
+//! creator that does not trust the other process has to check the seals and then the size before it accesses the memory.
 //!
 //! Rust code accesses words and flags only by atomics. Bytes are copied by code that Rust's memory model does not see
 //! ([`access`] explains why).
