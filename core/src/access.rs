@@ -7,7 +7,7 @@ bitflags::bitflags! {
     /// Source: `ibv_reg_mr(3)`, `ibv_modify_qp(3)`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
-        /// The device may write here for us: receives, READ results.
+        /// The local device may write here: received messages, results of READs and atomics.
         const LOCAL_WRITE = 1;
         /// A peer may WRITE here; needs `LOCAL_WRITE` too.
         const REMOTE_WRITE = 1 << 1;
@@ -15,14 +15,14 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 2;
         /// A peer may run atomics here; needs `LOCAL_WRITE` too.
         const REMOTE_ATOMIC = 1 << 3;
-        /// Writes of a peer may become visible out of order; a provider may ignore it.
+        /// WRITEs of a peer may become visible out of order; a provider may ignore this right.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
 
 impl Access {
-    /// Whether a registration with these rights is allowed at all: rights to change
-    /// memory from afar need the right to change it locally.
+    /// Whether a registration may have these rights: a peer's right to change memory
+    /// needs `LOCAL_WRITE`, too.
     ///
     /// Source: `ibv_reg_mr(3)`.
     #[must_use]

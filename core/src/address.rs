@@ -1,4 +1,4 @@
-//! An IP address with the prefix length its interface really has.
+//! An IP address with the prefix length that its interface has.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ pub struct IpPrefix {
 pub struct PrefixError {
     /// The length asked for, in bits.
     pub prefix_bits: u8,
-    /// The longest the address family allows, in bits.
+    /// The longest prefix that the address family allows, in bits.
     pub prefix_bits_max: u8,
 }
 
@@ -59,7 +59,7 @@ impl IpPrefix {
         self.prefix_bits
     }
 
-    /// The subnet it lies in: the address with every bit behind the prefix cleared.
+    /// The subnet of the address: the address with every bit after the prefix cleared.
     #[must_use]
     pub fn subnet(self) -> Self {
         let host_bits = |width: u32| width.saturating_sub(u32::from(self.prefix_bits));
@@ -82,7 +82,7 @@ impl IpPrefix {
         match (self.address, other) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
                 let differing = ours.to_bits() ^ theirs.to_bits();
-                // A shift by the full width is a prefix of nothing: every address matches.
+                // With a prefix of 0 bits, the shift by the full width yields `None`: every address matches.
                 differing
                     .checked_shr(32_u32.saturating_sub(u32::from(self.prefix_bits)))
                     .unwrap_or(0)
@@ -100,17 +100,17 @@ impl IpPrefix {
     }
 }
 
-/// Why a text is no address with a prefix length.
+/// Why a text is not an address with a prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParsePrefixError {
-    /// There is no `/` in it.
+    /// The text has no `/`.
     NoLength,
-    /// The part in front of the `/` is no IP address.
+    /// The part before the `/` is not an IP address.
     Address,
-    /// The part behind the `/` is no number from 0 to 255.
+    /// The part after the `/` is not a number from 0 to 255.
     Length,
-    /// The number is larger than the address has bits.
+    /// The number exceeds the number of bits of the address.
     TooLong(PrefixError),
 }
 
@@ -132,7 +132,7 @@ impl core::error::Error for ParsePrefixError {}
 impl core::str::FromStr for IpPrefix {
     type Err = ParsePrefixError;
 
-    /// Reads what `Display` writes: `10.0.0.1/24`, `fd00::1/64`.
+    /// Parses the format of `Display`: `10.0.0.1/24`, `fd00::1/64`.
     fn from_str(text: &str) -> Result<Self, ParsePrefixError> {
         let (address, bits) = text.split_once('/').ok_or(ParsePrefixError::NoLength)?;
         let address: IpAddr = address.parse().map_err(|_| ParsePrefixError::Address)?;

@@ -1,7 +1,7 @@
-//! Address handles of one datagram queue pair, each of which plain words name.
+//! Address handles of one datagram queue pair. Callers name each by plain integers.
 //!
 //! A request names a handle, and the device may read the handle until the request is done. A released handle therefore
-//! stays until every request posted before the release is retired. The words of a released handle never name another
+//! stays until every request posted before the release is retired. The name of a released handle never names another
 //! one until its place was used 2^32 times.
 
 use core::marker::PhantomData;
@@ -9,23 +9,23 @@ use core::{fmt, mem};
 
 use crate::Ticket;
 
-/// Names an address handle of a datagram queue pair. It is words alone. A copy of it, or words that were made up, name
+/// The name of an address handle of a datagram queue pair: integers without ownership. A copy, or invented integers, name
 /// a handle only if it exists and was not released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressHandle {
     /// Distinguishes the queue pair from others of the process.
     pub of: u64,
-    /// Its place there.
+    /// The index of its place there.
     pub place: u32,
     /// How often that place was used before.
     pub uses: u32,
 }
 
-/// A place for one.
+/// A place for one address handle.
 pub struct Place<A> {
     held: Option<A>,
     uses: u32,
-    /// Once released: the first request that cannot name it.
+    /// After the release: the first request that cannot name the handle.
     until: Option<Ticket>,
 }
 
@@ -39,7 +39,7 @@ impl<A> Default for Place<A> {
     }
 }
 
-/// The handles. Their storage comes from the caller: a [`Place`] for each.
+/// The handles of one queue pair. Their storage comes from the caller: a [`Place`] for each.
 pub struct AddressHandles<A, Places> {
     of: u64,
     places: Places,
@@ -47,7 +47,7 @@ pub struct AddressHandles<A, Places> {
 }
 
 impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places> {
-    /// Makes an empty set for a queue pair; its provider gives this number to no other one, ever.
+    /// Makes an empty set for a queue pair. Its provider never gives the number `of` to another queue pair.
     #[must_use]
     pub const fn new(of: u64, places: Places) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places>
         }
     }
 
-    /// Whether there is a place for one more.
+    /// Whether there is a free place.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.places.as_ref().iter().any(|place| place.held.is_none())
@@ -66,7 +66,7 @@ impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places>
     /// Keeps an address handle.
     ///
     /// # Errors
-    /// There is no place for it: it is handed back.
+    /// No place is free; the address handle is returned.
     pub fn insert(&mut self, address: A) -> Result<AddressHandle, A> {
         let mut places = (0..).zip(self.places.as_mut());
         let Some((index, place)) = places.find(|(_, place)| place.held.is_none()) else {
@@ -113,7 +113,7 @@ impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places>
         }
     }
 
-    /// Takes the storage away, with the handles in it. They have to stay as long as the device has requests.
+    /// Takes the storage with the handles in it. The caller keeps them as long as the device has requests.
     pub fn take_places(&mut self) -> Places
     where
         Places: Default,

@@ -1,24 +1,24 @@
-//! Advertised rails: the addresses under which a peer reaches a side, and how fast their links are.
+//! Advertised rails: the addresses at which a peer reaches a side, with the speeds of their links.
 //!
-//! The bytes that stand for them in frames and handles are in `wire`.
+//! Their encoding in frames and handles is in `wire`.
 
 use core::fmt;
 use core::net::IpAddr;
 
 use crate::{Gid, IpPrefix};
 
-/// How many rails one side advertises at most.
+/// The maximum number of rails that one side advertises.
 pub const RAILS_MAX: usize = 64;
 
 /// A link's speed in one byte: precise enough to compare two links, and no more.
 ///
-/// The value is `(8 + m) << e` megabits per second, `e` in the upper five bits and `m` in the
-/// lower three: rounded down by less than an eighth. Zero means that the speed is not known.
+/// The value is `(8 + m) << e` megabits per second, with `e` in the upper five bits and `m` in the
+/// lower three. It is rounded down by less than an eighth. Zero means that the speed is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpeedClass(pub u8);
 
 impl SpeedClass {
-    /// The class of a link of this many megabits per second; below 9 counts as not known.
+    /// The class of a link of this many megabits per second; a speed below 9 counts as unknown.
     #[must_use]
     pub const fn from_mbps(speed_mbps: u32) -> Self {
         if speed_mbps < 9 {
@@ -31,7 +31,7 @@ impl SpeedClass {
         Self(exponent << 3 | mantissa)
     }
 
-    /// Megabits per second, rounded down; zero where not known.
+    /// Megabits per second, rounded down; zero if unknown.
     #[must_use]
     pub const fn to_mbps(self) -> u64 {
         if self.0 == 0 {
@@ -57,7 +57,7 @@ impl fmt::Display for SpeedClass {
 pub enum NotAdvertisable {
     /// The address is unspecified, multicast or broadcast: no single host has it.
     NotUnicast,
-    /// An IPv4 address in IPv6 clothes: give it as IPv4.
+    /// An IPv4-mapped IPv6 address: write it as IPv4.
     MappedIpv4,
     /// The GID is all zero.
     ZeroGid,
@@ -75,7 +75,7 @@ impl fmt::Display for NotAdvertisable {
 
 impl core::error::Error for NotAdvertisable {}
 
-/// One address under which a side can be reached, as it is advertised to the peer.
+/// One address at which a side can be reached, as it is advertised to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AdvertisedRail {
     address: IpPrefix,
@@ -87,7 +87,7 @@ impl AdvertisedRail {
     /// The rail of this address, GID and speed.
     ///
     /// # Errors
-    /// The address is not one a peer could use, or the GID is empty.
+    /// No peer could use the address, or the GID is zero.
     pub const fn new(address: IpPrefix, gid: Gid, speed: SpeedClass) -> Result<Self, NotAdvertisable> {
         match address.address() {
             IpAddr::V4(v4) if v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast() => {
@@ -105,7 +105,7 @@ impl AdvertisedRail {
         Ok(Self { address, gid, speed })
     }
 
-    /// The address, with the prefix length its interface has.
+    /// The address, with the prefix length of its interface.
     #[must_use]
     pub const fn address(&self) -> IpPrefix {
         self.address
@@ -117,7 +117,7 @@ impl AdvertisedRail {
         self.gid
     }
 
-    /// How fast its link is.
+    /// The speed of its link.
     #[must_use]
     pub const fn speed(&self) -> SpeedClass {
         self.speed

@@ -1,12 +1,12 @@
-//! Records which slots of an arena are detached: known only by plain words, with no slot value that stands for them.
+//! Records which slots of an arena are detached. A detached slot has no slot value; only plain integers name it.
 //!
 //! Each slot has a word for this. The owner of the slot's value detaches it and gets a tag. Any thread may attach the
-//! slot that a tag names, and exactly one call succeeds. Each provider embeds this privately.
+//! slot that a tag names, and exactly one call succeeds. Each provider embeds this table privately.
 //!
 //! | bits of a tag | field |
 //! |---|---|
 //! | 31..16 | the arena, modulo 65,536 |
-//! | 15..1 | how often the slot was detached before, modulo 32,768 |
+//! | 15..1 | how many times the slot was detached before, modulo 32,768 |
 //! | 0 | set while the slot is detached |
 
 use core::fmt;
@@ -18,31 +18,31 @@ const DETACHED: u32 = 1;
 /// Bits of a word that count the rounds; the lowest of them is set while the slot is detached.
 const ROUND_MASK: u32 = 0xffff;
 
-/// The words of one arena, in storage of the caller's.
+/// The words of one arena, in storage from the caller.
 pub struct Detachments<Words> {
     words: Words,
 }
 
 impl<Words: AsRef<[AtomicU32]>> Detachments<Words> {
-    /// With no slot of `0..words.len()` detached. `arena` distinguishes the arena from others.
+    /// A table in which no slot of `0..words.len()` is detached. `arena` distinguishes the arena from others.
     pub fn new(words: Words, arena: u16) -> Self {
         for word in words.as_ref() {
-            // Relaxed: no other thread knows of it yet.
+            // Relaxed: no other thread has the word yet.
             word.store(u32::from(arena) << 16, Ordering::Relaxed);
         }
         Self { words }
     }
 
-    /// The word of a slot; `None` where there is no such slot.
+    /// The word of a slot; `None` if there is no such slot.
     ///
-    /// It borrows that one atomic and not the whole, so that its owner may be freed as soon as
-    /// the slot is detached.
+    /// The returned value borrows only this atomic and not the table, so another thread may free the
+    /// table as soon as the slot is detached.
     #[inline]
     pub fn word(&self, index: u32) -> Option<Word<'_>> {
         self.words.as_ref().get(index as usize).map(Word)
     }
 
-    /// Attaches the slot if this tag names it as it is detached now, and returns whether it did. Only the caller that
+    /// Attaches the slot if the tag is that of its present detachment, and returns whether it did. Only the caller that
     /// gets `true` may make the slot's value. Any thread may call this.
     ///
     /// Ordering: [`ATTACH`] pairs with [`DETACH`] in [`Word::detach`].
@@ -54,9 +54,9 @@ impl<Words: AsRef<[AtomicU32]>> Detachments<Words> {
         if tag & DETACHED == 0 {
             return false;
         }
-        // Odd before, so one more is the next round's even number; it stays in its half.
+        // The tag is odd, so adding one yields the even number of the next round. The mask keeps it in the lower half.
         let next = tag & !ROUND_MASK | tag.wrapping_add(1) & ROUND_MASK;
-        // Exchanged, so that one of several gets it. Relaxed where it is another's: nothing is read.
+        // An exchange, so that only one of several threads succeeds. Relaxed on failure: nothing is read then.
         word.compare_exchange(tag, next, ATTACH.get(), Ordering::Relaxed)
             .is_ok()
     }
@@ -76,12 +76,12 @@ impl Word<'_> {
     /// Notes that the slot is detached, and returns the tag that attaches it. Only the holder of the slot's value may
     /// call this, and must have given the value up.
     ///
-    /// Ordering: [`DETACH`] pairs with [`ATTACH`] in [`Detachments::attach`]. Bytes written to the slot before are
-    /// there for the thread that attaches it, by whatever path it got the tag.
+    /// Ordering: [`DETACH`] pairs with [`ATTACH`] in [`Detachments::attach`]. Bytes written to the slot before
+    /// are visible to the thread that attaches it, however it got the tag.
     #[inline]
     pub fn detach(self) -> u32 {
-        // Relaxed: the last writer had the slot before us. No other thread writes the word now: an attach finds it
-        // even.
+        // Relaxed: the last writer of the word had the slot before this thread. No other thread writes the word now,
+        // since an attach fails while it is even.
         let tag = self.0.load(Ordering::Relaxed) | DETACHED;
         self.0.store(tag, DETACH.get());
         tag

@@ -1,8 +1,8 @@
-//! A lock-free list of indices: many threads put back, one thread takes all.
+//! A lock-free list of indices: many threads put indices, one thread takes all of them.
 //!
-//! Slots that are dropped away from the thread that owns their arena come home through it. It takes all indices at
-//! once, which keeps it free of the ABA problem: no thread ever unlinks a single index that another thread could have
-//! put back in between.
+//! Slots that are dropped on another thread than their arena's owner return through it. The owner takes all indices at
+//! once, so there is no ABA problem: no thread ever unlinks a single index that another thread could put back
+//! meanwhile.
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, Ordering};
 /// The end of the list, and an empty list.
 const NONE: u32 = u32::MAX;
 
-/// The list: a head here, and for each index the one below it in storage of the caller's.
+/// The list: a head, and in storage from the caller the next index below each index.
 pub struct FreeList<Links> {
     head: AtomicU32,
     links: Links,
@@ -30,8 +30,8 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
     /// Puts an index on the list. The caller owns the index: no other thread puts it, and it is not on the list
     /// already. An index beyond the storage is ignored.
     ///
-    /// Ordering: [`FREE_LIST_PUT`] pairs with [`FREE_LIST_TAKE`] in [`FreeList::take_all`], so uses of the index before
-    /// are done for the thread that takes it.
+    /// Ordering: [`FREE_LIST_PUT`] pairs with [`FREE_LIST_TAKE`] in [`FreeList::take_all`]. So earlier uses of the index
+    /// happen before those of the thread that takes it.
     #[inline]
     pub fn put(&self, index: u32) {
         if let Some(place) = self.place(index) {
@@ -41,8 +41,8 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
 
     /// Returns the place at which to put an index; `None` for an index beyond the storage.
     ///
-    /// For a caller whose put lets another thread free the list. The place borrows two words of the list, not the list
-    /// itself. So no reference to anything but an atomic is live while the index is put.
+    /// This is for a caller whose put allows another thread to free the list. The place borrows two words of the list, not
+    /// the list itself. So only references to atomics are live while the index is put.
     #[must_use]
     #[inline]
     pub fn place(&self, index: u32) -> Option<Place<'_>> {
@@ -58,17 +58,17 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
-        // Relaxed: the result orders nothing, and a caller that takes looks again.
+        // Relaxed: nothing is ordered by the result, and `take_all` reads the head again.
         self.head.load(Ordering::Relaxed) == NONE
     }
 
-    /// Takes everything off the list, the latest first.
+    /// Takes all indices off the list, the latest first.
     ///
     /// Ordering: [`FREE_LIST_TAKE`] pairs with the [`FREE_LIST_PUT`] of every put on the list.
     pub fn take_all(&self, mut each: impl FnMut(u32)) {
         let mut index = self.head.swap(NONE, FREE_LIST_TAKE.get());
         while let Some(link) = self.links.as_ref().get(index as usize) {
-            // Read before the index is handed on: its new owner may put it back at once.
+            // Read before `each` gets the index: its new owner may put it back at once.
             let below = link.load(Ordering::Relaxed);
             each(index);
             index = below;
@@ -85,8 +85,8 @@ pub struct Place<'l> {
 }
 
 impl Place<'_> {
-    /// Puts the index on the list, under the rules of [`FreeList::put`]. Nothing of the list is
-    /// touched once it is on it.
+    /// Puts the index on the list, under the rules of [`FreeList::put`]. After that it does not
+    /// access the list.
     pub fn put(self) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {

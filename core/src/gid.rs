@@ -1,4 +1,4 @@
-//! The 128-bit address of a port.
+//! GIDs: the 128-bit addresses of ports.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
@@ -10,7 +10,7 @@ use core::net::{IpAddr, Ipv6Addr};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The GID that follows from an IP address under RoCEv2 (`::ffff:a.b.c.d` for IPv4).
+    /// The GID of an IP address under RoCEv2 (`::ffff:a.b.c.d` for IPv4).
     #[must_use]
     pub const fn from_ip(address: IpAddr) -> Self {
         match address {
@@ -19,7 +19,7 @@ impl Gid {
         }
     }
 
-    /// The IP address the GID stands for, an IPv4-mapped one as IPv4.
+    /// The IP address of the GID; an IPv4-mapped address is returned as IPv4.
     #[must_use]
     pub const fn to_ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from_bits(u128::from_be_bytes(self.0));

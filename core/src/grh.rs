@@ -1,20 +1,20 @@
-//! The global route header: it stands in front of a datagram that arrived, and names the sender.
+//! The global route header, which precedes a received datagram and names its sender.
 
 use crate::Gid;
 
-/// The bytes that a receive of a datagram queue pair begins with (S31).
+/// The bytes of the header at the beginning of each receive of a datagram queue pair (S31).
 ///
 /// Source: `ibv_post_recv(3)`; InfiniBand Architecture volume 1, section 8.3.
 pub const GRH_BYTES: usize = 40;
 
-/// Offset of the IPv4 header in them; the bytes before it have no meaning.
+/// Offset of the IPv4 header in these bytes; the bytes before it have no meaning.
 ///
 /// Source: InfiniBand Architecture annex A17.4.5.2.
 const IPV4_AT: usize = 20;
 /// The first byte of an IPv4 header without options: its version, and its length in words.
 const IPV4_PLAIN: u8 = 0x45;
 
-/// Facts of the network header of a datagram. A peer wrote it: it proves nothing.
+/// Fields of the network header of a datagram. A peer wrote the header, so it proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grh {
     /// The sender.
@@ -23,18 +23,18 @@ pub struct Grh {
     pub destination: Gid,
     /// The IP traffic class: DSCP in the upper six bits.
     pub traffic_class: u8,
-    /// The IP time to live that was left.
+    /// The remaining IP time to live.
     pub hop_limit: u8,
 }
 
 impl Grh {
-    /// Reads one: an IPv6 header, or an IPv4 header behind 20 bytes that may be anything. `None` where
-    /// it is neither.
+    /// Parses an IPv6 header, or an IPv4 header after 20 arbitrary bytes. `None` if the bytes are
+    /// neither.
     #[must_use]
     pub fn parse(bytes: &[u8; GRH_BYTES]) -> Option<Self> {
         let (_, v4) = bytes.split_last_chunk::<IPV4_AT>()?;
         let (version, v4_version) = (bytes.first()? >> 4, v4.first()? >> 4);
-        // Any bytes may look like the beginning of an IPv6 header, but a right checksum does not occur by accident.
+        // The 20 arbitrary bytes may look like an IPv6 header, so a correct IPv4 checksum decides.
         let is_v4 = v4_version == 4 && (version != 6 || is_whole(v4));
         match (is_v4, version) {
             (true, _) => Self::of_v4(v4),
@@ -79,7 +79,7 @@ impl Grh {
     }
 }
 
-/// Whether it is an IPv4 header without options whose checksum is right. Source: RFC 1071.
+/// Whether these bytes are an IPv4 header without options and with a correct checksum. Source: RFC 1071.
 fn is_whole(header: &[u8; IPV4_AT]) -> bool {
     let sum = header.chunks_exact(2).fold(0_u32, |sum, pair| match pair {
         [high, low] => sum.wrapping_add(u32::from(u16::from_be_bytes([*high, *low]))),

@@ -1,11 +1,11 @@
-//! The numbers that name things on the wire and in the device: queue pairs, packets, keys.
+//! Numbers that identify objects on the wire and in the device: queue pairs, packets, keys.
 
 use core::fmt;
 
 /// The largest value a 24-bit wire field holds.
 const MAX_24: u32 = 0x00ff_ffff;
 
-/// A queue pair number: 24 bits, given by the device.
+/// A queue pair number: 24 bits, assigned by the device.
 ///
 /// Source: InfiniBand Architecture volume 1, section 9.2 (BTH, destination QP).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ impl Qpn {
         if raw <= MAX_24 { Some(Self(raw)) } else { None }
     }
 
-    /// The low 24 bits of `raw`: for what a device said, which is never more.
+    /// The low 24 bits of `raw`, for a number that a device reports: it never has more bits.
     #[must_use]
     #[inline]
     pub const fn from_low_bits(raw: u32) -> Self {
@@ -45,7 +45,7 @@ impl Psn {
         if raw <= MAX_24 { Some(Self(raw)) } else { None }
     }
 
-    /// The low 24 bits of `raw`: what a random draw goes through.
+    /// The low 24 bits of `raw`, for a random number.
     #[must_use]
     pub const fn from_low_bits(raw: u32) -> Self {
         Self(raw & MAX_24)
@@ -57,7 +57,7 @@ impl Psn {
         self.0
     }
 
-    /// The number `packets` later, modulo 2^24.
+    /// The number of the packet `packets` later, modulo 2^24.
     #[must_use]
     pub const fn advance(self, packets: u32) -> Self {
         Self(self.0.wrapping_add(packets) & MAX_24)
@@ -66,52 +66,52 @@ impl Psn {
     /// The signed distance from `earlier` to `self`, in -2^23 .. 2^23.
     #[must_use]
     pub const fn distance_from(self, earlier: Self) -> i32 {
-        // Shifted to the top of the word, 24-bit wrap-around is the machine's own.
+        // In the upper bits of the word, the machine's arithmetic wraps at 24 bits.
         let shifted = self.0.wrapping_sub(earlier.0) << 8;
         i32::from_ne_bytes(shifted.to_ne_bytes()) >> 8
     }
 }
 
-/// The local key of registered memory: what a gather element of our own carries.
+/// The local key of registered memory, which local gather and scatter elements carry.
 ///
 /// Source: InfiniBand Architecture volume 1, section 10.6.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lkey(pub u32);
 
-/// The remote key of registered memory: what a peer needs to reach it one-sidedly.
+/// The remote key of registered memory, which a peer needs for one-sided requests.
 ///
-/// A key is no secret: verbs hand them out predictably. Source: InfiniBand Architecture
+/// A key is not a secret: devices assign keys predictably. Source: InfiniBand Architecture
 /// volume 1, section 10.6.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rkey(pub u32);
 
-/// The key of a datagram queue pair: what does not bring it is dropped (S31). Like all keys it is no secret.
+/// The key of a datagram queue pair: a datagram without it is dropped (S31). Like all keys it is not a secret.
 ///
 /// Source: InfiniBand Architecture volume 1, section 10.2.5.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Qkey(u32);
 
 impl Qkey {
-    /// The key, or `None` where its highest bit is set: then a device would send the queue pair's own.
+    /// The key, or `None` if its highest bit is set: a device would replace such a key by the queue pair's own.
     #[must_use]
     pub const fn new(raw: u32) -> Option<Self> {
         if raw >> 31 == 0 { Some(Self(raw)) } else { None }
     }
 
-    /// The low 31 bits of `raw`: what a random draw goes through.
+    /// The low 31 bits of `raw`, for a random number.
     #[must_use]
     pub const fn from_low_bits(raw: u32) -> Self {
         Self(raw & (u32::MAX >> 1))
     }
 
-    /// Its number.
+    /// The number of the key.
     #[must_use]
     pub const fn to_u32(self) -> u32 {
         self.0
     }
 }
 
-/// Names a shared receive queue: unique in the process, and never used again.
+/// Identifies a shared receive queue: unique in the process, and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SharedReceiveId(pub u64);
 

@@ -1,19 +1,19 @@
-//! The in-flight table: which slots the device holds, and what gives them back.
+//! The in-flight table: which slots the device holds, and which completion returns them.
 //!
 //! One table serves one queue of one queue pair, whose requests complete in posting order.
 //! A request is *staged* (the provider wrote it down), then *posted* (the device has it),
-//! then *retired* by a completion that names it or a later one. Every step is constant in
-//! the number of requests in flight.
+//! then *retired* by a completion that names it or a later one. Each step takes constant time,
+//! whatever the number of requests in flight.
 //!
-//! The table is what makes slots sound: it owns them while the device does. Each provider
-//! embeds it privately and feeds it only completions of the device.
+//! The table makes slots sound: it owns them while the device may access them. Each provider
+//! embeds it privately and passes it only completions of the device.
 //!
-//! A request may have no slots: its bytes went inline, or lie in a cell of the queue ([`InFlight::vacancy`]). While no
-//! request in flight has slots, a completion retires all up to it by one comparison and looks at none of them.
+//! A request may have no slots: its bytes were inline, or are in a cell of the queue ([`InFlight::vacancy`]). While no
+//! request in flight has slots, a completion retires all requests up to its own by one comparison, without visiting them.
 //!
 //! A completion is found by the position in its `wr_id` alone. A stale or duplicate completion lies outside the window
-//! of posted requests and is rejected. Queue pairs may use one channel one after the other: for the check to hold
-//! across them, a new table begins at a generation behind all that the old one used ([`InFlight::next_generation`]).
+//! of posted requests and is rejected. Several queue pairs may use one channel, one after the other. For the check to
+//! hold across them, a new table begins at a generation after all of the old table ([`InFlight::next_generation`]).
 
 use core::convert::Infallible;
 use core::fmt;
@@ -24,25 +24,25 @@ use crate::provider::{GATHER_MAX, Rejected};
 use crate::work_id::{GENERATION_MASK, POSITION_MASK, SLOTS_MAX};
 use crate::{Ticket, WorkId, WorkKind, in_place};
 
-/// The table. Its storage comes from the caller: a [`Request`] for each request in flight.
+/// The in-flight table. Its storage comes from the caller: a [`Request`] for each request in flight.
 pub struct InFlight<S, Requests> {
     requests: Requests,
-    /// Every id of the table with its position at zero.
+    /// The kind and channel of all ids of the table; its position is zero.
     base: WorkId,
     /// The oldest request that is not retired.
     tail: u64,
     /// The oldest request that is not posted.
     posted: u64,
-    /// The next request.
+    /// The next request to stage.
     head: u64,
-    /// Behind the last request that was staged with slots: no request from here on has any.
+    /// The position after the last request that was staged with slots: no request from here on has slots.
     slots_end: u64,
-    /// How many requests there is room for: at most the table's length.
+    /// The maximum number of requests in flight, at most the table's length.
     depth: u32,
     owned: PhantomData<S>,
 }
 
-/// The slots of one request: those there are stand before the places that are empty.
+/// The slots of one request: filled places come before empty ones.
 #[derive(Debug)]
 pub struct Request<S>([Option<S>; GATHER_MAX]);
 
@@ -52,11 +52,11 @@ impl<S> Default for Request<S> {
     }
 }
 
-/// Why a table cannot be made of this storage.
+/// Storage of a length that no table can use, or with slots in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StorageError {
-    /// Requests there is storage for: must be a power of two, at most 65,536 and the next above
-    /// the depth, each without slots.
+    /// The number of requests in the storage. It must be the depth rounded up to a power of two, at
+    /// most 65,536, and each request must be without slots.
     pub requests: usize,
 }
 
@@ -74,7 +74,7 @@ impl core::error::Error for StorageError {}
 
 /// The storage for a table of this depth, in requests.
 ///
-/// `None` where the depth is zero or beyond 65,536.
+/// `None` if the depth is zero or beyond 65,536.
 #[must_use]
 pub const fn storage_for(depth: u32) -> Option<usize> {
     if depth == 0 || depth > SLOTS_MAX {
@@ -83,14 +83,14 @@ pub const fn storage_for(depth: u32) -> Option<usize> {
     Some(depth.next_power_of_two() as usize)
 }
 
-/// The position of the next request of a table, which has room for it.
+/// The position of the next request, in a table with room for it.
 #[derive(Debug)]
 pub struct Vacancy<'t, S, Requests> {
     table: &'t mut InFlight<S, Requests>,
 }
 
 impl<'t, S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> Vacancy<'t, S, Requests> {
-    /// Its place among as many as the storage has. No request in flight has the same place.
+    /// The index of its place in the storage. No request in flight has the same place.
     #[must_use]
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "masked to the table's length")]
@@ -98,14 +98,14 @@ impl<'t, S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> Vacancy<'t, S, 
         self.table.head as usize & self.table.requests.as_ref().len().wrapping_sub(1)
     }
 
-    /// The ticket of a request that is staged there.
+    /// The ticket of a request that is staged at this position.
     #[must_use]
     #[inline]
     pub const fn ticket(&self) -> Ticket {
         Ticket(self.table.head)
     }
 
-    /// Stages a request without slots. Says what it is to be posted with, and gives the table back.
+    /// Stages a request without slots. Returns its ticket, the id to post it with, and the table.
     #[inline]
     pub const fn stage(self) -> (Ticket, WorkId, &'t mut InFlight<S, Requests>) {
         let (ticket, work_id) = self.table.stage_vacant();
@@ -118,13 +118,13 @@ impl<'t, S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> Vacancy<'t, S, 
 pub struct Range {
     /// The first request.
     pub first: Ticket,
-    /// The one the completion names.
+    /// The request that the completion names.
     pub last: Ticket,
 }
 
 impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Requests> {
-    /// An empty table over this storage, whose places must all be empty. All of it is written
-    /// to here, so that it is in place from then on.
+    /// An empty table over this storage, whose places must all be empty. The call writes every
+    /// entry, so that its memory is mapped from then on.
     ///
     /// # Errors
     /// The storage is not as [`storage_for`] says.
@@ -155,7 +155,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         })
     }
 
-    /// How many requests are staged or posted and not retired.
+    /// The number of requests that are staged or posted, and not retired.
     #[must_use]
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
@@ -163,7 +163,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.head.wrapping_sub(self.tail) as u32
     }
 
-    /// How many requests are posted and not retired.
+    /// The number of requests that are posted and not retired.
     #[must_use]
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
@@ -171,21 +171,21 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.posted.wrapping_sub(self.tail) as u32
     }
 
-    /// How many are not posted of as many as the table is deep.
+    /// How many more requests could be posted before the device has as many as the depth.
     #[must_use]
     #[inline]
     pub const fn missing(&self) -> u32 {
         self.depth.wrapping_sub(self.posted())
     }
 
-    /// The id of the request at a position of this table.
+    /// The id of the request with this ticket.
     #[must_use]
     #[inline]
     pub const fn work_id(&self, ticket: Ticket) -> WorkId {
         self.base.forward(ticket.0)
     }
 
-    /// The oldest request that is not retired, or that comes next where all are.
+    /// The oldest request that is not retired; the next one if all are.
     #[must_use]
     #[inline]
     pub const fn oldest(&self) -> Ticket {
@@ -199,14 +199,14 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         Ticket(self.posted)
     }
 
-    /// The position behind the last request that is staged.
+    /// The position after the last staged request.
     #[must_use]
     #[inline]
     pub const fn end(&self) -> Ticket {
         Ticket(self.head)
     }
 
-    /// How many requests are staged and not posted.
+    /// The number of requests that are staged and not posted.
     #[must_use]
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
@@ -214,14 +214,14 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.head.wrapping_sub(self.posted) as u32
     }
 
-    /// How many more can be staged.
+    /// How many more requests can be staged.
     #[must_use]
     #[inline]
     pub const fn room(&self) -> u32 {
         self.depth.wrapping_sub(self.in_flight())
     }
 
-    /// How many places its storage has: the depth, rounded up to a power of two.
+    /// The number of places in the storage: the depth, rounded up to a power of two.
     #[must_use]
     pub fn places(&self) -> usize {
         self.requests.as_ref().len()
@@ -238,7 +238,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         }
     }
 
-    /// Stages a request without slots where there is a vacancy, which the caller knows of.
+    /// Stages a request without slots. The caller makes sure that the table has room.
     #[inline]
     pub const fn stage_vacant(&mut self) -> (Ticket, WorkId) {
         debug_assert!(self.room() != 0, "there is no vacancy");
@@ -247,7 +247,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         (Ticket(position), self.base.forward(position))
     }
 
-    /// Stages requests without slots, up to before this one. There is room for them, which the caller knows of, and no later one is staged.
+    /// Stages requests without slots, up to but not including `end`. The caller makes sure that the table has room, and that no later
+    /// request is staged.
     #[inline]
     pub const fn stage_vacant_to(&mut self, end: Ticket) {
         debug_assert!(
@@ -257,18 +258,18 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.head = end.0;
     }
 
-    /// Notes that the device has every request up to before this one. Requests that were not staged have no slots, and there is room
-    /// for them, which the caller knows of.
+    /// Notes that the device has every request before `end`. Requests that were not staged have no slots. The caller makes sure that the
+    /// table has room for them.
     #[inline]
     pub const fn post_to(&mut self, end: Ticket) {
         self.stage_vacant_to(end);
         self.posted = end.0;
     }
 
-    /// Stages a request with these slots and says what it is to be posted with.
+    /// Stages a request with these slots. Returns its ticket and the id to post it with.
     ///
     /// # Errors
-    /// The table is full; the slots are handed back.
+    /// The table is full; the slots are returned.
     #[inline(always)]
     pub fn stage<const N: usize>(&mut self, slots: [S; N]) -> Result<(Ticket, WorkId), [S; N]> {
         let position = self.head;
@@ -279,8 +280,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         Ok((Ticket(position), self.base.forward(position)))
     }
 
-    /// Stages a request with these slots at this position, and those in front of it that are not staged, without slots. There is room
-    /// for it, which the caller knows of.
+    /// Stages a request with these slots at this position, and requests without slots at all positions before it that are not staged.
+    /// The caller makes sure that the table has room.
     #[inline(always)]
     pub fn stage_at<const N: usize>(&mut self, ticket: Ticket, slots: [S; N]) {
         const { assert!(N <= GATHER_MAX) };
@@ -290,8 +291,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
             self.slots_end = self.head;
             if let Some(request) = at(self.requests.as_mut(), position) {
                 for (place, slot) in request.0.iter_mut().zip(&mut slots.map(Some)) {
-                    // The place is empty: its request was retired. Nothing is forgotten, and no code
-                    // stands here for a slot that would have to go home.
+                    // The place is empty, since its request was retired. So `forget` leaks nothing, and the compiler
+                    // emits no code that drops a slot here.
                     mem::forget(mem::replace(place, slot.take()));
                 }
             }
@@ -310,7 +311,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.posted = self.head;
     }
 
-    /// Takes back what is staged and not posted, in order. If `each` panics, the slots it did not get are dropped.
+    /// Takes back the requests that are staged and not posted, in order. If `each` panics, the slots it did not get are dropped.
     pub fn unstage(&mut self, mut each: impl FnMut(Ticket, S)) {
         // Noted before `each` is called, which may panic.
         let end = mem::replace(&mut self.head, self.posted);
@@ -328,10 +329,10 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         mem::forget(rest);
     }
 
-    /// Retires everything up to the posted request that `work_id` names.
+    /// Retires all requests up to the posted request that `work_id` names.
     ///
     /// `each` gets the slots in posting order, each with the ticket of its request. If it panics, all
-    /// of them are retired, and the slots it did not get are dropped.
+    /// requests are retired, and the slots it did not get are dropped.
     ///
     /// # Errors
     /// The id names no posted request of this table; nothing was retired.
@@ -348,8 +349,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         })
     }
 
-    /// Retires everything up to the posted request that `work_id` names, as [`InFlight::retire`] does, and returns the ticket of that
-    /// request. `None` if it names none, and nothing is retired.
+    /// Retires all requests up to the posted request that `work_id` names, as [`InFlight::retire`] does, and returns the ticket of that
+    /// request. Retires nothing and returns `None` if the id names no posted request.
     #[inline(always)]
     pub fn retire_found<F: FnMut(Ticket, S)>(&mut self, work_id: WorkId, each: F) -> Option<Ticket> {
         let Some(last) = self.find(work_id) else {
@@ -360,15 +361,16 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         Some(Ticket(last))
     }
 
-    /// Does nothing: the compiler is to believe that it reads the table.
-    // Apart, and with all of the table: so a loop over completions keeps nothing of it in registers, which costs more than it spares.
+    /// Does nothing, but the compiler has to assume that the call reads and writes the table.
+    // A separate function that gets the whole table. So a loop over completions keeps no field of the table in a register: that costs
+    // more than it saves.
     #[cold]
     #[cfg_attr(not(doorbell_in_line), inline(never))]
     fn note_missed(&mut self) {
         core::hint::black_box(self);
     }
 
-    /// Retires everything up to this posted request.
+    /// Retires all requests up to this posted one.
     #[inline(always)]
     fn retire_to<F: FnMut(Ticket, S)>(&mut self, last: u64, mut each: F) {
         let first = self.tail;
@@ -392,15 +394,15 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         }
     }
 
-    /// Whether `work_id` names the oldest request, and that is posted.
+    /// Whether `work_id` names the oldest request, and the request is posted.
     #[must_use]
     #[inline(always)]
     pub fn is_oldest(&self, work_id: WorkId) -> bool {
         work_id == self.base.forward(self.tail) && self.tail != self.posted
     }
 
-    /// Retires the oldest request, if that is posted, `work_id` names it, and it has one slot; returns that. Else nothing
-    /// is retired, and [`InFlight::retire`] is to be asked.
+    /// Retires the oldest request and returns its slot, if the request is posted, `work_id` names it, and it has exactly one
+    /// slot. Otherwise nothing is retired, and the caller calls [`InFlight::retire`].
     #[inline(always)]
     pub fn retire_oldest(&mut self, work_id: WorkId) -> Option<S> {
         if !self.is_oldest(work_id) {
@@ -416,10 +418,10 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         Some(slot)
     }
 
-    /// Takes every slot out, whatever its state. If `each` panics, call it again for the rest.
+    /// Takes out the slots of all requests, whatever their state. If `each` panics, call this function again for the rest.
     ///
-    /// The device must be proven to be done with all of them, its queue pair being destroyed or reset. The next requests get ids behind
-    /// all that were given out, so completions of those before name nothing.
+    /// The device must be done with all requests, because its queue pair is destroyed or reset. Later requests get new ids, so
+    /// completions of earlier requests name nothing.
     pub fn drain(&mut self, mut each: impl FnMut(S)) {
         for request in self.requests.as_mut() {
             request.0.iter_mut().filter_map(Option::take).for_each(&mut each);
@@ -428,8 +430,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.posted = self.head;
     }
 
-    /// The generation behind all that this table used: where the next table on the same
-    /// channel must begin.
+    /// The generation after all that this table used. The next table on the same channel must
+    /// begin there.
     #[must_use]
     pub const fn next_generation(&self) -> u32 {
         self.base.at(self.head).generation().wrapping_add(1) & GENERATION_MASK
@@ -438,7 +440,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     /// The posted request that `work_id` names.
     #[inline]
     fn find(&self, work_id: WorkId) -> Option<u64> {
-        // Position and id agree modulo 2^40; the window of posted requests is far smaller than
+        // An id has the position modulo 2^40. The window of posted requests is far smaller than
         // that, so the offset from its beginning is unambiguous.
         let offset = work_id.position().wrapping_sub(self.tail) & POSITION_MASK;
         let is_ours = work_id.at(0) == self.base;
@@ -447,8 +449,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
 }
 
 impl<Requests: AsRef<[Request<Infallible>]> + AsMut<[Request<Infallible>]>> InFlight<Infallible, Requests> {
-    /// Retires the oldest request, if that is posted: of a table whose owner has the slots and knows that a completion names it. Says
-    /// whether it did.
+    /// Retires the oldest request if it is posted, and returns whether it did. This is for a table whose owner keeps the slots, and knows
+    /// that a completion names the request.
     #[must_use]
     #[inline(always)]
     pub const fn retire_next(&mut self) -> bool {
@@ -460,7 +462,7 @@ impl<Requests: AsRef<[Request<Infallible>]> + AsMut<[Request<Infallible>]>> InFl
     }
 }
 
-/// The request at `position`. It is there: their number is a power of two.
+/// The request at `position`. It exists, since the length is a power of two.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "masked to the table's length")]
 fn at<S>(requests: &mut [Request<S>], position: u64) -> Option<&mut Request<S>> {
@@ -469,13 +471,13 @@ fn at<S>(requests: &mut [Request<S>], position: u64) -> Option<&mut Request<S>> 
     requests.get_mut(position as usize & index_mask)
 }
 
-/// Takes the slots of all requests from `first` to before `end` out.
-// A function of its own: in a loop that posts, too, it would have to share the registers. It has no guard, so that the
-// optimiser sees of it by itself that it cannot unwind.
+/// Takes out the slots of all requests from `first` up to but not including `end`.
+// A separate function, so that it does not compete for registers with a loop that also posts. It has no guard, so that the
+// optimiser sees from the function alone whether it can unwind.
 #[cfg_attr(not(doorbell_in_line), inline(never))]
 fn take_all<S, F: FnMut(Ticket, S)>(requests: &mut [Request<S>], first: u64, end: u64, mut each: F) {
     let mut position = first;
-    // Two runs where the storage ends in between, else one.
+    // Two runs if the range wraps at the end of the storage, else one.
     while position != end {
         for request in run(requests, position, end.wrapping_sub(position)) {
             take(request, Ticket(position), &mut each);
@@ -484,7 +486,7 @@ fn take_all<S, F: FnMut(Ticket, S)>(requests: &mut [Request<S>], first: u64, end
     }
 }
 
-/// Requests whose slots are being taken out: dropped, as by a panic, it drops what is left of them.
+/// Requests whose slots are being taken out. A panic drops this value, which drops the remaining slots.
 struct Rest<'r, S> {
     requests: &'r mut [Request<S>],
     first: u64,
@@ -503,7 +505,7 @@ impl<S> Drop for Rest<'_, S> {
     }
 }
 
-/// The requests from `position` on that lie one behind the other: at most `count`, and at least one.
+/// The requests from `position` on that are contiguous in the storage: at least one, and at most `count`.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "no more than the table's length")]
 fn run<S>(requests: &mut [Request<S>], position: u64, count: u64) -> &mut [Request<S>] {
@@ -515,12 +517,12 @@ fn run<S>(requests: &mut [Request<S>], position: u64, count: u64) -> &mut [Reque
     from.get_mut(..length).unwrap_or_default()
 }
 
-/// Takes the slots of a request out.
-// `each` stands here once, so that it may be large and still become part of the loop.
+/// Takes out the slots of a request.
+// `each` is called at one place only, so that a large one is inlined, too.
 #[inline(always)]
 fn take<S>(request: &mut Request<S>, ticket: Ticket, each: &mut impl FnMut(Ticket, S)) {
     for place in &mut request.0 {
-        // Looked at before it is taken: behind the first there is mostly nothing.
+        // Checked before it is taken: mostly only the first place is filled.
         if place.is_none() {
             return;
         }

@@ -1,20 +1,20 @@
-//! Storage that is in place: set-up really writes every entry, so the data path is never the first to touch a page.
+//! Prefaulted storage: set-up writes every entry, so the data path never faults on a page.
 //!
-//! A vector filled with zeros is not enough. The allocator may know that fresh pages are zero and leave them unmapped,
+//! A vector filled with zeros is not enough. The allocator may know that new pages are zero and leave them unmapped,
 //! so that a later access faults.
 
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 
-/// Writes a value into every entry, really.
+/// Writes a value into every entry; the compiler cannot omit a write.
 pub fn put<T>(storage: &mut [T], mut value: impl FnMut() -> T) {
-    // The compiler is kept from knowing what the entries hold, so it cannot leave a write out.
+    // Behind `black_box` the compiler does not know the present values, so it cannot omit a write.
     for place in black_box(storage) {
         *place = value();
     }
 }
 
-/// Touches room that holds nothing yet, as a vector's spare capacity.
+/// Writes zeros into uninitialised storage, such as a vector's spare capacity.
 pub fn touch<T>(spare: &mut [MaybeUninit<T>]) {
     put(spare, MaybeUninit::zeroed);
     black_box(spare);

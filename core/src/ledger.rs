@@ -1,16 +1,16 @@
-//! The ledger: which completions a queue may still redeem, and how many it turned away.
+//! The ledger: which completions a queue may still redeem, and how many it rejected.
 //!
-//! A completion names its request only by its `wr_id`, and that repeats after 2^24 uses of a place in the in-flight
-//! table. The ledger therefore also knows which completion queue gave the completion out, and its number there.
+//! A completion names its request only by its `wr_id`, which repeats after 2^24 uses of a place in the in-flight
+//! table. So the ledger also checks from which completion queue the completion was polled, and its number there.
 //!
 //! Completions of one queue are polled in the order in which its requests end. Once a completion is redeemed, all
-//! completions polled before it are spent. No completion polled before the queue was made is the queue's own.
+//! completions polled before it are spent. A completion polled before the queue was made belongs to another queue.
 
 use crate::WorkId;
 use crate::provider::Rejected;
 use crate::unwinding::OnUnwind;
 
-/// Names a completion queue. Its provider sees to it that no two ever have the same.
+/// Identifies a completion queue. Its provider never gives two queues the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueId(pub u64);
 
@@ -23,7 +23,7 @@ pub struct Origin {
     pub sequence: u64,
 }
 
-/// Stands in front of the in-flight table of one queue.
+/// Checks completions before the in-flight table of one queue retires their requests.
 #[derive(Debug)]
 pub struct Ledger {
     queue: QueueId,
@@ -32,7 +32,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// For a queue made when its completion queue had given out `polled` completions.
+    /// A ledger for a queue that is made after `polled` completions were polled from its completion queue.
     #[must_use]
     pub const fn new(queue: QueueId, polled: u64) -> Self {
         Self {
@@ -42,11 +42,11 @@ impl Ledger {
         }
     }
 
-    /// Redeems a completion: lets `retire` look for its request in the table, and where it is
-    /// found spends the completion and all that were polled before it. A panic in `retire` spends it, too.
+    /// Redeems a completion: `retire` looks for its request in the table. If the request is found, the
+    /// completion and all polled before it are spent. A panic in `retire` spends them, too.
     ///
     /// # Errors
-    /// It is another completion queue's, spent, or named nothing in the table. It is counted.
+    /// The completion is from another completion queue, is spent, or names no request in the table. The ledger counts it.
     #[inline]
     pub fn redeem<T>(
         &mut self,
@@ -57,7 +57,7 @@ impl Ledger {
         if origin.queue != self.queue || origin.sequence <= self.newest {
             return Err(self.reject(Rejected(work_id)));
         }
-        // A panic in `retire` is one of a callback: by then the request was found.
+        // Only a callback in `retire` can panic, and then the request was found.
         let spent = OnUnwind::new(|| self.newest = origin.sequence);
         let outcome = retire(work_id);
         spent.disarm();
@@ -70,12 +70,12 @@ impl Ledger {
         }
     }
 
-    /// Redeems a completion of a queue whose requests end in any order: a completion spends no request but its own. The
+    /// Redeems a completion of a queue whose requests end in any order: a completion spends only its own request. The
     /// table of such a queue records for each request whether it is spent.
     ///
     /// # Errors
-    /// It is another completion queue's, was polled before this queue was made, or named nothing
-    /// in the table. It is counted.
+    /// The completion is from another completion queue, was polled before this queue was made, or names no request
+    /// in the table. The ledger counts it.
     #[inline]
     pub fn redeem_alone<T>(
         &mut self,
@@ -89,8 +89,9 @@ impl Ledger {
         retire(work_id).map_err(|rejected| self.reject(rejected))
     }
 
-    /// Redeems a completion whose request `take` finds. `None` spends and counts nothing: `take` found none,
-    /// or the completion is to be rejected. [`Ledger::redeem`] is to be asked then. A panic in `take` spends it.
+    /// Redeems a completion whose request `take` finds. `None` means that `take` found none, or that the completion
+    /// has to be rejected. Then nothing is spent or counted, and the caller calls [`Ledger::redeem`]. A panic in `take`
+    /// spends the completion.
     #[inline(always)]
     pub fn redeem_if<T>(&mut self, origin: Origin, take: impl FnOnce() -> Option<T>) -> Option<T> {
         if origin.queue != self.queue || origin.sequence <= self.newest {
@@ -106,21 +107,21 @@ impl Ledger {
         taken
     }
 
-    /// The completion queue whose completions it lets through.
+    /// The completion queue whose completions the ledger accepts.
     #[must_use]
     #[inline]
     pub const fn queue(&self) -> QueueId {
         self.queue
     }
 
-    /// How many completions were rejected.
+    /// The number of rejected completions.
     #[must_use]
     #[inline]
     pub const fn rejected(&self) -> u64 {
         self.rejected
     }
 
-    // Apart, so that a loop over completions keeps nothing of the ledger in registers for it.
+    // A separate function, so that a loop over completions keeps no register for it.
     #[cold]
     #[cfg_attr(not(doorbell_in_line), inline(never))]
     const fn reject(&mut self, rejected: Rejected) -> Rejected {

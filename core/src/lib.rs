@@ -1,8 +1,8 @@
 //! Types, wire formats, provider traits and state machines of doorbell, without I/O.
 //!
-//! Here live the ids, states, wire formats, routing, the handshake state machine, the
-//! provider traits and the structures every provider embeds. No socket, thread, clock,
-//! allocation or device is touched in this crate.
+//! This crate has the ids, states, wire formats, routing, the handshake state machine, the
+//! provider traits and the data structures that every provider embeds. It uses no socket,
+//! thread, clock, allocator or device.
 #![no_std]
 
 #[cfg(test)]

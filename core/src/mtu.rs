@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// How many payload bytes a packet carries at most.
+/// The path MTU: the maximum number of payload bytes in a packet.
 ///
 /// The numbers of the variants are those of the wire and of `enum ibv_mtu`. Source:
 /// InfiniBand Architecture volume 1, section 14.2.5.6 (PortInfo:NeighborMTU).
@@ -38,7 +38,7 @@ impl Mtu {
         }
     }
 
-    /// Its number on the wire and in `enum ibv_mtu`.
+    /// The number of the MTU on the wire and in `enum ibv_mtu`.
     #[must_use]
     pub const fn to_wire(self) -> u8 {
         self as u8
@@ -57,7 +57,7 @@ impl Mtu {
         }
     }
 
-    /// How many bytes it is.
+    /// The MTU in bytes.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         128 << self.to_wire()

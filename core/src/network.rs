@@ -1,4 +1,4 @@
-//! Needs of connecting from a host's network: streams, ports at which peers arrive, waits, and entropy.
+//! The part of a host's network that connecting uses: streams, listening ports, waits, and entropy.
 //!
 //! The handshake and everything above it are generic over [`Network`], by static dispatch: TCP of the
 //! operating system, or the streams of a simulation.
@@ -10,38 +10,38 @@ use core::task::Waker;
 use crate::handshake::Io;
 use crate::{Clock, Deadline};
 
-/// The network of a host, limited to what handshakes need. Nothing here blocks but [`Network::wait`].
+/// The network of a host, limited to the needs of handshakes. Only [`Network::wait`] blocks.
 ///
-/// Its clock is that of the host's devices, too.
+/// The host's devices use the same clock.
 pub trait Network: Clock + Send + Sync + Sized + 'static {
     /// A stream to a peer, closed when it is dropped. Bytes written before the drop still arrive.
     type Stream: Stream;
-    /// A port at which peers arrive, given up when it is dropped.
+    /// A listening port, closed when it is dropped.
     type Acceptor: Acceptor;
 
     /// Begins to connect. Later reads and writes report whether it succeeded.
     ///
     /// # Errors
-    /// It is known at once that it cannot.
+    /// The connection fails at once.
     fn connect(&self, to: SocketAddr) -> Result<Self::Stream, NetworkError>;
 
-    /// Opens a port at an address of this host; port 0 is any free one.
+    /// Listens at an address of this host; port 0 selects any free port.
     ///
     /// # Errors
-    /// The port is taken, or the address is not of this host.
+    /// The port is in use, or the address does not belong to this host.
     fn listen(&self, at: SocketAddr) -> Result<Self::Acceptor, NetworkError>;
 
-    /// Takes the next peer that has arrived, if there is one. Peers that are gone by now are passed over.
+    /// Accepts the next connection, if there is one. Connections that are gone by now are skipped.
     ///
     /// # Errors
-    /// The port is of no further use.
+    /// The port cannot accept any more.
     fn accept(&self, at: &Self::Acceptor) -> Result<Option<Self::Stream>, NetworkError>;
 
-    /// Blocks until a peer arrived, or one of the streams may move, or the deadline. It may end early, and does not say
-    /// which it was. A stream with unsent bytes is also waited for to take some.
+    /// Blocks until a peer connects, one of the streams is ready, or the deadline passes. It may return early, and does not say
+    /// why it returned. A stream with unsent bytes is also ready when it has room.
     ///
     /// # Errors
-    /// Nothing can be waited for.
+    /// The wait itself failed.
     fn wait<'s>(
         &self,
         acceptor: Option<&'s Self::Acceptor>,
@@ -49,17 +49,17 @@ pub trait Network: Clock + Send + Sync + Sized + 'static {
         deadline: Deadline,
     ) -> Result<(), NetworkError>;
 
-    /// Fills `into` with bytes that no peer can guess; in a simulation, with those of its seed.
+    /// Fills `into` with bytes that no peer can guess. In a simulation, they follow from its seed.
     ///
     /// # Errors
-    /// The system gave none.
+    /// The system has no entropy.
     fn random(&self, into: &mut [u8]) -> Result<(), NetworkError>;
 }
 
-/// A network whose waits also end for descriptors of the host, as completion queues have them.
+/// A network that can also wait for descriptors of the host, such as those of completion queues.
 pub trait WaitBeside<D>: Network {
-    /// Blocks as [`Network::wait`] does, and until one of these descriptors is readable. Returns whether it ended for anything but
-    /// the deadline.
+    /// Blocks as [`Network::wait`] does, or until one of these descriptors is readable. Returns `false` only if the deadline ended
+    /// the wait.
     ///
     /// # Errors
     /// As for [`Network::wait`].
@@ -77,29 +77,29 @@ pub trait Stream: Io + Send {
     /// Whether the peer has neither accepted nor refused the connection yet.
     fn is_connecting(&self) -> bool;
 
-    /// Address of the other end, as far as it is known; it may be `None` once the connection is gone.
+    /// The address of the peer, if it is known. It may be `None` after the connection is gone.
     fn peer_address(&self) -> Option<SocketAddr>;
 
     /// Whether the stream may have something new since the last call: bytes, room, or its end. After `true`, the caller
-    /// reads the stream until nothing is there. A network that does not know returns `true`. It knows at the latest of
-    /// events that its port [collected](Acceptor::collect).
+    /// reads the stream until it is empty. A network that does not know returns `true`. Events that the port
+    /// [collected](Acceptor::collect) must be included.
     fn is_due(&self) -> bool {
         true
     }
 }
 
-/// A port at which peers arrive.
+/// A listening port.
 pub trait Acceptor: Send {
     /// The address that it listens on.
     fn address(&self) -> SocketAddr;
 
-    /// Returns a waker that ends a [`Network::wait`] on this port or on a stream it accepted, from any thread: the wait
-    /// under way, or else the next one. `None` if no other thread needs to wake a wait.
+    /// Returns a waker that ends a [`Network::wait`] on this port or on a stream it accepted, from any thread. If no wait is
+    /// under way, it ends the next one. `None` if no other thread needs to wake a wait.
     fn waker(&self) -> Option<Waker> {
         None
     }
 
-    /// Notes the events until now, so that no wait ends for them.
+    /// Takes note of all events until now, so that they end no later wait.
     fn collect(&self) {}
 }
 
@@ -108,11 +108,11 @@ pub trait Acceptor: Send {
 pub struct Waited<'s, S> {
     /// The stream.
     pub stream: &'s S,
-    /// Whether there are bytes to be written once there is room.
+    /// Whether unsent bytes wait for room.
     pub has_unsent: bool,
 }
 
-/// Failure of a network call, by the errno of the platform.
+/// A failed network call, with the errno of the platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NetworkError {
     /// The errno.

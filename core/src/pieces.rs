@@ -1,20 +1,20 @@
-//! Ground types of transfers: their numbers, and how their bytes are cut.
+//! Basic types of transfers: their ids, and how their bytes are cut into pieces.
 
 use core::fmt;
 
-/// The most bytes of a transfer.
+/// The maximum number of bytes of a transfer.
 pub const TRANSFER_BYTES_MAX: u64 = 1 << 40;
 
-/// The fewest bytes of a piece that is not the last.
+/// The minimum number of bytes of a piece other than the last.
 pub const PIECE_BYTES_MIN: u32 = 1 << 12;
 
-/// The most bytes of a piece.
+/// The maximum number of bytes of a piece.
 pub const PIECE_BYTES_MAX: u32 = 1 << 24;
 
-/// How many pieces may be on their way behind the first that the taker lacks, that one included.
+/// The maximum number of pieces on their way, counted from the first piece that the taker lacks.
 pub const TRANSFER_WINDOW: u32 = 512;
 
-/// Names a transfer of a session. None is used twice.
+/// Identifies a transfer of a session. An id is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransferId(pub u32);
 
@@ -28,9 +28,9 @@ impl fmt::Display for TransferId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "bytes go from one side to the other")]
 pub enum TransferRole {
-    /// It has the bytes, and writes them into the taker's memory.
+    /// The giver has the bytes, and writes them into the taker's memory.
     Giver,
-    /// It has memory for them.
+    /// The taker has memory for them.
     Taker,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for TransferRole {
     }
 }
 
-/// The bytes of a transfer, cut into pieces of one size but for the last.
+/// The bytes of a transfer, cut into pieces of one size; the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pieces {
     bytes: u64,
@@ -63,7 +63,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Cuts so many bytes. `None` if there are none or more than [`TRANSFER_BYTES_MAX`], or if the size of a piece is no power of two
+    /// Cuts `bytes` into pieces. `None` if `bytes` is zero or more than [`TRANSFER_BYTES_MAX`], or if the piece size is not a power of two
     /// from [`PIECE_BYTES_MIN`] to [`PIECE_BYTES_MAX`].
     #[must_use]
     pub fn new(bytes: u64, piece_bytes: u32) -> Option<Self> {
@@ -86,19 +86,19 @@ impl Pieces {
         self.bytes
     }
 
-    /// The bytes of each piece but the last.
+    /// The bytes of each piece except the last.
     #[must_use]
     pub const fn piece_bytes(self) -> u32 {
         self.piece_bytes
     }
 
-    /// How many pieces there are.
+    /// The number of pieces.
     #[must_use]
     pub const fn count(self) -> u32 {
         self.count
     }
 
-    /// The offset of a piece, and its bytes. `None` if there is no such piece.
+    /// The offset and the length of a piece, in bytes. `None` if there is no such piece.
     #[must_use]
     pub fn range(self, piece: u32) -> Option<(u64, u32)> {
         let offset = u64::from(piece).checked_mul(self.piece_bytes.into())?;
@@ -107,7 +107,7 @@ impl Pieces {
         Some((offset, u32::try_from(bytes).ok()?))
     }
 
-    /// The bytes of the first so many pieces.
+    /// The total bytes of the pieces before `piece`.
     #[must_use]
     pub fn bytes_before(self, piece: u32) -> u64 {
         u64::from(piece)

@@ -1,4 +1,4 @@
-//! Facts that a device reports of one of its ports, and whether doorbell can use the port.
+//! The properties of a port that its device reports, and whether doorbell can use the port.
 
 use core::fmt;
 use core::ops::Deref;
@@ -11,10 +11,10 @@ use crate::{Gid, IpPrefix, Mtu};
 /// The longest name of an RDMA device or network interface, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// How many GIDs of one port are kept: those that can be used before others.
+/// The maximum number of GIDs kept for one port; usable GIDs are kept first.
 pub const PORT_GIDS_MAX: usize = 64;
 
-/// The name of an RDMA device or network interface, of [`NAME_BYTES_MAX`] bytes at most.
+/// The name of an RDMA device or network interface, at most [`NAME_BYTES_MAX`] bytes long.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Name(String<NAME_BYTES_MAX>);
 
@@ -66,7 +66,7 @@ impl fmt::Display for NameTooLong {
 
 impl core::error::Error for NameTooLong {}
 
-/// The state of a port: an integer newtype, since a device may report what we do not know.
+/// The state of a port. It is an integer newtype, since a device may report unknown values.
 ///
 /// Source: `ibv_query_port(3)`, `enum ibv_port_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +75,7 @@ pub struct PortState(pub u32);
 impl PortState {
     /// The link is down.
     pub const DOWN: Self = Self(1);
-    /// The link is up, the port not yet configured.
+    /// The link is up, but the port is not yet configured.
     pub const INIT: Self = Self(2);
     /// Configured, but not yet carrying data.
     pub const ARMED: Self = Self(3);
@@ -107,7 +107,7 @@ pub enum GidKind {
     RoceV2Ipv4,
     /// RoCE version 2 over IPv6.
     RoceV2Ipv6,
-    /// A kind this version does not know, by its number.
+    /// A kind that this version does not know, with its number.
     Unknown(u32),
 }
 
@@ -126,40 +126,40 @@ impl fmt::Display for GidKind {
 /// One filled entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its index in the table, which a queue pair's address vector names.
+    /// The index in the table, which a queue pair's address vector names.
     pub index: u32,
     /// The GID.
     pub gid: Gid,
-    /// Its kind.
+    /// The kind of the entry.
     pub kind: GidKind,
-    /// The network interface it belongs to, where that is in this network namespace.
+    /// The network interface of the GID, if the interface is in this network namespace.
     pub interface: Option<Name>,
-    /// The interface's address that the GID stands for, with its real prefix length.
+    /// The interface's address that the GID stands for, with the prefix length of the interface.
     pub address: Option<IpPrefix>,
 }
 
-/// One port of one device, as found.
+/// One port of one device, as a scan found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortReport {
     /// The RDMA device's name.
     pub device: Name,
     /// The port's number, from 1.
     pub port: u8,
-    /// Its state.
+    /// The port's state.
     pub state: PortState,
     /// Whether it is an Ethernet port (RoCE) and not InfiniBand.
     pub is_ethernet: bool,
-    /// The MTU the port works with now.
+    /// The MTU that the port uses now.
     pub active_mtu: Option<Mtu>,
-    /// The largest MTU the port can work with.
+    /// The largest MTU that the port supports.
     pub mtu_max: Option<Mtu>,
-    /// Width times speed of the link in megabits per second; zero where not known.
+    /// The link's width times its speed, in megabits per second; zero if unknown.
     pub speed_mbps: u32,
-    /// The NUMA node of the device, where the platform says one.
+    /// The NUMA node of the device, if the platform reports one.
     pub numa_node: Option<u16>,
-    /// The entries of the GID table that are filled, in order.
+    /// The filled entries of the GID table, in order.
     pub gids: Vec<GidEntry, PORT_GIDS_MAX>,
-    /// How many more entries can be used and found no room among them.
+    /// The number of usable entries for which `gids` had no room.
     pub gids_left_out: u32,
 }
 
@@ -177,21 +177,21 @@ pub enum Unusable {
     InterfaceNotHere,
     /// RoCEv2 entries exist, but none matches an address of its interface.
     NoAddress,
-    /// The port reports no MTU this version knows.
+    /// The port reports no MTU that this version knows.
     UnknownMtu,
-    /// The GID has this index, and a queue pair names it by eight bits.
+    /// The GID has this index, which exceeds the eight bits that a queue pair has for it.
     GidIndexTooLarge(u32),
-    /// It has an address that no peer could use.
+    /// The rail has an address that no peer could use.
     NotAdvertisable(NotAdvertisable),
-    /// This many usable GIDs stand behind the first [`PORT_GIDS_MAX`] of their port.
+    /// This many usable GIDs are beyond the first [`PORT_GIDS_MAX`] of their port.
     BeyondGidsMax(u32),
-    /// As many rails as a side may advertise come before it.
+    /// Other rails use up the number that a side may advertise.
     BeyondRailsMax,
-    /// The settings of this side leave it out.
+    /// The settings of this side exclude the rail.
     LeftOut {
-        /// The rule that names it, from 1. None if there are rules for the rails to use, and no rule names it.
+        /// The rule that excludes it, counted from 1. `None` if rules list the rails to use, and no rule names this one.
         rule: Option<u16>,
-        /// The address, if the rule is about one.
+        /// The excluded address, if the rule is about an address.
         address: Option<IpPrefix>,
     },
 }
@@ -231,13 +231,13 @@ impl fmt::Display for Unusable {
 }
 
 impl PortReport {
-    /// The entries of the GID table that can carry a connection, best first not implied.
+    /// The entries of the GID table that can carry a connection, in the order of the table.
     pub fn usable_gids(&self) -> impl Iterator<Item = &GidEntry> {
         self.gids.iter().filter(|entry| entry.is_usable())
     }
 
-    /// Takes these entries of the GID table for its own. If they are too many, usable entries stay first, then the
-    /// entries that explain best why others are unusable. The number of usable entries without room is counted.
+    /// Replaces the entries of the GID table by these. If there are too many, usable entries are kept first, then the
+    /// entries that explain best why the port is unusable. Usable entries without room are counted.
     pub fn take_gids(&mut self, entries: impl Iterator<Item = GidEntry> + Clone) {
         self.gids.clear();
         self.gids_left_out = 0;
@@ -255,7 +255,7 @@ impl PortReport {
     /// Whether the port can carry a connection.
     ///
     /// # Errors
-    /// The first reason why not, from the link upwards.
+    /// The first reason why the port cannot, from the link layer upwards.
     pub fn usability(&self) -> Result<(), Unusable> {
         if self.state != PortState::ACTIVE {
             return Err(Unusable::NotActive(self.state));
@@ -281,19 +281,19 @@ impl PortReport {
 }
 
 impl GidEntry {
-    /// Whether it is a RoCEv2 entry of either address family.
+    /// Whether this is a RoCEv2 entry of either address family.
     #[must_use]
     pub const fn is_roce_v2(&self) -> bool {
         matches!(self.kind, GidKind::RoceV2Ipv4 | GidKind::RoceV2Ipv6)
     }
 
-    /// Whether it can carry a connection: a RoCEv2 entry that is an address of its interface.
+    /// Whether the entry can carry a connection: a RoCEv2 entry that is an address of its interface.
     #[must_use]
     pub const fn is_usable(&self) -> bool {
         self.is_roce_v2() && self.address.is_some()
     }
 
-    /// How much the entry explains about its port ([`PortReport::usability`]): a lower rank explains more.
+    /// How well the entry explains why its port is unusable ([`PortReport::usability`]): a lower rank explains more.
     const fn rank(&self) -> u8 {
         match (
             self.is_roce_v2(),

@@ -13,7 +13,7 @@ use core::fmt;
     reason = "the architecture defines exactly these seven"
 )]
 pub enum QpState {
-    /// Made, or taken back to nothing.
+    /// Newly created, or reset.
     Reset = 0,
     /// Receives may be posted.
     Init = 1,
@@ -25,7 +25,7 @@ pub enum QpState {
     SendQueueDrain = 4,
     /// The send queue failed (not on reliable connections).
     SendQueueError = 5,
-    /// Failed: everything posted is flushed.
+    /// Failed: all posted requests are flushed.
     Error = 6,
 }
 
@@ -63,7 +63,7 @@ impl QpState {
     pub const fn may_become(self, next: Self) -> bool {
         use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError};
         match (self, next) {
-            // Any state can be reset; every state but RESET can be failed.
+            // Every state can become RESET; every state except RESET can become ERR.
             (_, Reset) => true,
             (Reset, Error) => false,
             (_, Error) => true,
@@ -86,8 +86,8 @@ impl QpState {
         !matches!(self, Self::Reset | Self::Init | Self::ReadyToReceive)
     }
 
-    /// The attributes that must be set on the way from `self` to `next` on a reliable
-    /// connection (S2), or `None` where there is no such transition.
+    /// The attributes that the transition from `self` to `next` must set on a reliable
+    /// connection (S2), or `None` if there is no such transition.
     ///
     /// Source: `ibv_modify_qp(3)`, the RC rows.
     #[must_use]
@@ -114,7 +114,8 @@ impl QpState {
         })
     }
 
-    /// The same of a datagram queue pair, which has no peer.
+    /// The attributes that the transition from `self` to `next` must set on a datagram queue pair,
+    /// which has no peer. `None` if there is no such transition.
     ///
     /// Source: `ibv_modify_qp(3)`, the UD rows.
     #[must_use]
@@ -168,19 +169,19 @@ bitflags::bitflags! {
         const PATH_MTU = 1 << 8;
         /// The acknowledgement timeout.
         const TIMEOUT = 1 << 9;
-        /// How often to retry without an acknowledgement.
+        /// How often to retransmit without an acknowledgement.
         const RETRY_COUNT = 1 << 10;
-        /// How often to retry when the receiver is not ready.
+        /// How often to retransmit when the receiver is not ready.
         const RNR_RETRY = 1 << 11;
-        /// The first PSN the peer will send.
+        /// The first PSN that the peer sends.
         const RQ_PSN = 1 << 12;
-        /// READs and atomics outstanding as requester.
+        /// The maximum number of outstanding READs and atomics as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
-        /// How long a receiver-not-ready answer asks the peer to wait.
+        /// The time that a receiver-not-ready NAK asks the peer to wait.
         const MIN_RNR_TIMER = 1 << 15;
-        /// The first PSN we will send.
+        /// The first PSN that this side sends.
         const SQ_PSN = 1 << 16;
-        /// READs and atomics outstanding as responder.
+        /// The maximum number of outstanding READs and atomics as responder.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// The peer's queue pair.
         const DESTINATION_QPN = 1 << 20;

@@ -1,7 +1,7 @@
 //! Which local rail reaches which address of a peer.
 //!
 //! Two addresses reach each other if each lies in the other's subnet, by the prefix length of its own interface. The
-//! choice is made and explained here; ports are found and announced to a peer elsewhere.
+//! choice is made and explained here; finding ports and announcing them to a peer is not.
 
 use core::cmp::Reverse;
 use core::fmt;
@@ -17,37 +17,37 @@ mod pairs;
 pub use lane::{LANE_FACTOR, Lane};
 pub use pairs::{Candidate, PairedRails, Pairing, pairs};
 
-/// One local port on one subnet, or a port that has none and why.
+/// One local port on one subnet, or an unusable port with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalRail {
     /// The RDMA device's name.
     pub device: Name,
     /// The port's number, from 1.
     pub port: u8,
-    /// The link's speed in megabits per second; zero where not known.
+    /// The link's speed in megabits per second; zero if unknown.
     pub speed_mbps: u32,
     /// The source address of a connection, or the reason why there is none.
     pub source: Result<RailSource, Unusable>,
 }
 
-/// The entry of a GID table that a rail's connections are made with.
+/// The entry of a GID table that a rail's connections use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailSource {
-    /// Its index in the table.
+    /// The index in the table.
     pub gid_index: u32,
     /// The GID.
     pub gid: Gid,
-    /// Its kind.
+    /// The kind of the entry.
     pub kind: GidKind,
-    /// The address it stands for, with the prefix length of its interface.
+    /// The address of the GID, with the prefix length of its interface.
     pub address: IpPrefix,
-    /// The MTU the port works with now.
+    /// The MTU that the port uses now.
     pub mtu: Mtu,
 }
 
 impl LocalRail {
-    /// Returns the rails of a port: one for each usable GID, or one that says why there is none. One more stands for
-    /// usable GIDs beyond the limit.
+    /// Returns the rails of a port: one for each usable GID, or one with the reason why there is none. If usable GIDs are
+    /// beyond the limit, one more rail reports their number.
     pub fn of_port(report: &PortReport) -> impl Iterator<Item = Self> {
         let unusable = match (report.usability(), report.active_mtu) {
             (Err(reason), _) => Some(reason),
@@ -84,7 +84,7 @@ impl LocalRail {
     /// Returns the rail as it is advertised to a peer; `None` if it cannot be used.
     ///
     /// # Errors
-    /// It has an address that no peer could use.
+    /// No peer could use its address.
     pub fn advertised(&self) -> Option<Result<AdvertisedRail, NotAdvertisable>> {
         let source = self.source.ok()?;
         Some(AdvertisedRail::new(
@@ -95,7 +95,7 @@ impl LocalRail {
     }
 }
 
-/// A local rail and the peer's rail it reaches.
+/// A local rail and the peer's rail that it reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RailPair {
@@ -115,41 +115,41 @@ pub enum NotChosen {
     NothingToReach,
     /// The other side has no address of this family.
     OtherFamily,
-    /// No address of the other side is in this rail's subnet.
+    /// This rail's subnet has no address of the other side.
     NotInSubnet,
-    /// An address of the other side is in this rail's subnet, but by its own prefix length that address
-    /// does not reach back: one of the two interfaces has the wrong prefix length.
+    /// One of two addresses is in the subnet of the other, but not the reverse: one of the two
+    /// interfaces has the wrong prefix length.
     OneSided {
         /// The local address.
         local: IpPrefix,
-        /// The peer's.
+        /// The peer's address.
         peer: IpPrefix,
     },
-    /// The addresses are link-local and there are several, so they do not say which link they are on.
+    /// The addresses are link-local, and there are several, so they do not identify a link.
     AmbiguousLinkLocal,
-    /// It reaches the other side by a link-local address, and the one chosen has a better one.
+    /// The rail reaches the other side only by a link-local address, and the chosen one has a better address.
     LinkLocal,
-    /// It reaches the other side in a larger subnet than the one chosen.
+    /// The rail reaches the other side in a larger subnet than the chosen one.
     ShorterPrefix {
-        /// The bits its prefix leaves for hosts.
+        /// The bits that its prefix leaves for hosts.
         host_bits: u8,
         /// The bits that the prefix of the chosen one leaves for hosts.
         chosen_host_bits: u8,
     },
-    /// It reaches the other side over a slower link than the one chosen.
+    /// The rail reaches the other side over a slower link than the chosen one.
     Slower {
-        /// Its speed.
+        /// The speed of this rail.
         speed: SpeedClass,
         /// The speed of the chosen one.
         chosen: SpeedClass,
     },
-    /// It is as good as the one chosen, which comes first.
+    /// The rail is as good as the chosen one, which comes first.
     LaterInOrder,
-    /// The list has the same rail earlier.
+    /// The same rail is earlier in the list.
     Duplicate,
-    /// Its port is in a pair already, by a better address.
+    /// The rail's port is in a pair already, by a better address.
     PortInPair,
-    /// Every rail it reaches is in a better pair.
+    /// Every rail that it reaches is in a better pair.
     OthersInPair,
 }
 
@@ -189,9 +189,9 @@ impl fmt::Display for NotChosen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it is chosen or it is not")]
 pub enum Verdict {
-    /// It is used, with the rail of this index on the other side.
+    /// The rail is used, with the rail of this index on the other side.
     Chosen(usize),
-    /// It is not used.
+    /// The rail is not used.
     NotChosen(NotChosen),
 }
 
@@ -204,22 +204,22 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// How good a pair is: the greater, the better.
+/// The quality of a pair: the greater, the better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Merit {
-    /// An address that stands for one link only.
+    /// Whether the addresses are not link-local, and so identify a link.
     is_not_link_local: bool,
-    /// Beside the fastest pair.
+    /// The lane, compared with the fastest pair.
     lane: Lane,
-    /// The bits that number hosts in the subnet: IPv4 and IPv6 prefixes compare by them, and fewer mean a
-    /// more particular subnet.
+    /// The bits that number hosts in the subnet. IPv4 and IPv6 prefixes compare by them; fewer bits mean a
+    /// more specific subnet.
     host_bits: Reverse<u8>,
-    /// The slower of the two ends.
+    /// The speed of the slower end.
     speed: SpeedClass,
 }
 
 impl Merit {
-    /// With its lane, where this is the speed of the fastest pair.
+    /// The merit with its lane, given the speed of the fastest pair.
     fn beside(self, fastest: SpeedClass) -> Self {
         Self {
             lane: Lane::of(self.speed, fastest),
@@ -238,10 +238,10 @@ pub struct Choice<'a> {
     chosen: Option<(RailPair, Merit)>,
 }
 
-/// Chooses the local rail and the peer's rail that reach each other best.
+/// Chooses the best pair of a local rail and a peer's rail that reach each other.
 ///
 /// The lane counts first ([`Lane`], by the slower end of the link, compared with the fastest pair that reaches). Next
-/// comes the longest prefix: if the two ends differ, the shorter of the two counts. Between IPv4 and IPv6, the prefix
+/// comes the longest prefix; if the two ends differ, the shorter prefix counts. Between IPv4 and IPv6, the prefix
 /// that leaves fewer bits for hosts is the longer. Next come the speed of the slower end, the order of the local rails,
 /// and the order of the peer's rails.
 ///
@@ -264,7 +264,7 @@ pub fn choose<'a>(local: &'a [LocalRail], peer: &'a [AdvertisedRail]) -> Choice<
             let Ok(merit) = choice.judge(local_rail, peer_rail) else {
                 continue;
             };
-            // Strictly better, so that of equals the first stays.
+            // Strictly better, so that the first of equal pairs stays.
             if choice.chosen.is_none_or(|(_, best)| merit > best) {
                 choice.chosen = Some((
                     RailPair {
@@ -280,7 +280,7 @@ pub fn choose<'a>(local: &'a [LocalRail], peer: &'a [AdvertisedRail]) -> Choice<
 }
 
 impl<'a> Choice<'a> {
-    /// The pair to use; `None` where no local rail reaches the peer.
+    /// The pair to use; `None` if no local rail reaches the peer.
     #[must_use]
     pub fn pair(&self) -> Option<RailPair> {
         self.chosen.map(|(pair, _)| pair)
@@ -312,7 +312,7 @@ impl<'a> Choice<'a> {
         })
     }
 
-    /// Returns the most specific reason, of all pairs that a rail is part of.
+    /// Returns the most specific reason among all pairs with this rail.
     fn why_not<'r>(
         &self,
         pairs: impl Iterator<Item = (&'r LocalRail, &'r AdvertisedRail)>,
@@ -326,7 +326,7 @@ impl<'a> Choice<'a> {
         for (local, peer) in pairs {
             match self.judge(local, peer) {
                 Ok(merit) => best = best.max(Some(merit)),
-                // A local rail that is out of order says nothing about the peer's rail.
+                // An unusable local rail says nothing about the peer's rail.
                 Err(NotChosen::Unusable(_)) => {}
                 Err(reason) if nearness(&reason) > nearness(&nearest) => nearest = reason,
                 Err(_) => {}
@@ -338,7 +338,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// How good a pair is, or why it is none.
+    /// The merit of a pair, or the reason why the two rails are not one.
     fn judge(&self, local: &LocalRail, peer: &AdvertisedRail) -> Result<Merit, NotChosen> {
         let ours = local.source.map_err(NotChosen::Unusable)?.address;
         let merit = reach(ours, peer.address(), |like| self.is_only_link_local(like))?;
@@ -346,7 +346,7 @@ impl<'a> Choice<'a> {
         Ok(Merit { speed, ..merit }.beside(self.fastest))
     }
 
-    /// Whether either side has just one link-local address of this one's family.
+    /// Whether each side has exactly one link-local address of this family.
     fn is_only_link_local(&self, like: IpAddr) -> bool {
         let alike = |address: IpAddr| is_link_local(address) && address.is_ipv4() == like.is_ipv4();
         let ours = self.local.iter().filter_map(|rail| rail.source.ok());
@@ -360,9 +360,9 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// Whether two addresses reach each other, and how good that is; of speeds it knows nothing.
+/// Whether two addresses reach each other, with the merit of the pair except its speed and lane.
 ///
-/// `is_only` says whether each side has just one link-local address of this one's family.
+/// `is_only` returns whether each side has exactly one link-local address of the address's family.
 fn reach(ours: IpPrefix, theirs: IpPrefix, is_only: impl FnOnce(IpAddr) -> bool) -> Result<Merit, NotChosen> {
     if ours.address().is_ipv4() != theirs.address().is_ipv4() {
         return Err(NotChosen::OtherFamily);
@@ -378,7 +378,7 @@ fn reach(ours: IpPrefix, theirs: IpPrefix, is_only: impl FnOnce(IpAddr) -> bool)
         }
     }
     let is_link_local = is_link_local(ours.address());
-    // Our own address, met again as the peer's, is this host: there is no link to be wrong about.
+    // If the peer has our own address, it is this host, and no link is ambiguous.
     if is_link_local && ours.address() != theirs.address() && !is_only(ours.address()) {
         return Err(NotChosen::AmbiguousLinkLocal);
     }
@@ -391,7 +391,7 @@ fn reach(ours: IpPrefix, theirs: IpPrefix, is_only: impl FnOnce(IpAddr) -> bool)
     })
 }
 
-/// Why a pair that reaches is not the one chosen.
+/// The reason why a pair that reaches is not the chosen one.
 fn why_worse(merit: Merit, chosen: Merit) -> NotChosen {
     if merit.is_not_link_local != chosen.is_not_link_local {
         NotChosen::LinkLocal
@@ -415,7 +415,7 @@ fn why_worse(merit: Merit, chosen: Merit) -> NotChosen {
     }
 }
 
-/// How close a pair came to reaching: of several reasons, the closest is the most specific.
+/// How close a pair came to reaching. The reason of the closest pair is the most specific.
 const fn nearness(reason: &NotChosen) -> u8 {
     match reason {
         NotChosen::OneSided { .. } => 4,

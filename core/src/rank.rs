@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Members of a mesh at most.
+/// The maximum number of members of a mesh.
 pub const RANKS_MAX: u8 = 64;
 
 /// The number of a member of a mesh, from 0, below [`RANKS_MAX`].
@@ -29,15 +29,15 @@ impl Rank {
         self.0
     }
 
-    /// The number, as an index.
+    /// The number as an index.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The rank this many places after, in a circle of `ranks`.
+    /// The rank this many places after this one, in a ring of `ranks`.
     ///
-    /// `None` where it is not among them itself.
+    /// `None` if this rank is not in the ring, or if `ranks` exceeds [`RANKS_MAX`].
     #[must_use]
     pub const fn after(self, places: u8, ranks: u8) -> Option<Self> {
         if self.0 >= ranks || ranks > RANKS_MAX {
@@ -46,20 +46,20 @@ impl Rank {
         let Some(places) = places.checked_rem(ranks) else {
             return None;
         };
-        // Two numbers below 64: their sum fits, and the rest is one again.
+        // Both numbers are below 64, so the sum does not overflow. The remainder is below `ranks`.
         match self.0.wrapping_add(places).checked_rem(ranks) {
             Some(number) => Some(Self(number)),
             None => None,
         }
     }
 
-    /// The rank this many places before, in a circle of `ranks`.
+    /// The rank this many places before this one, in a ring of `ranks`.
     ///
-    /// `None` where it is not among them itself.
+    /// `None` if this rank is not in the ring, or if `ranks` exceeds [`RANKS_MAX`].
     #[must_use]
     pub const fn before(self, places: u8, ranks: u8) -> Option<Self> {
         match places.checked_rem(ranks) {
-            // No more than there are ranks: there is nothing below zero.
+            // `places` is below `ranks`, so the difference is not negative.
             Some(places) => self.after(ranks.wrapping_sub(places), ranks),
             None => None,
         }
@@ -83,7 +83,7 @@ impl fmt::Display for Rank {
 pub struct Ranks(u64);
 
 impl Ranks {
-    /// None.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
     /// The set whose members are the bits that are one.
@@ -98,7 +98,7 @@ impl Ranks {
         self.0
     }
 
-    /// The first so many ranks; all of them from [`RANKS_MAX`] on.
+    /// The first `ranks` ranks, at most [`RANKS_MAX`].
     #[must_use]
     pub const fn first(ranks: u8) -> Self {
         if ranks >= RANKS_MAX {
@@ -108,55 +108,55 @@ impl Ranks {
         }
     }
 
-    /// Whether it is a member.
+    /// Whether the set contains the rank.
     #[must_use]
     pub const fn contains(self, rank: Rank) -> bool {
         self.0 & Self::bit(rank.0) != 0
     }
 
-    /// With this member.
+    /// The set with this member added.
     #[must_use]
     pub const fn with(self, rank: Rank) -> Self {
         Self(self.0 | Self::bit(rank.0))
     }
 
-    /// Without this member.
+    /// The set without this member.
     #[must_use]
     pub const fn without(self, rank: Rank) -> Self {
         Self(self.0 & !Self::bit(rank.0))
     }
 
-    /// The members of both.
+    /// The members of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The members of either.
+    /// The members of either set.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Its members that are not members of the other.
+    /// The members that are not in the other set.
     #[must_use]
     pub const fn and_not(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether it has no member.
+    /// Whether the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many members it has.
+    /// The number of members.
     #[must_use]
     pub const fn len(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Its members in order.
+    /// The members in ascending order.
     pub fn iter(self) -> impl Iterator<Item = Rank> {
         let mut left = self.0;
         core::iter::from_fn(move || {

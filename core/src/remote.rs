@@ -1,6 +1,6 @@
 //! Memory of a peer: rights on it, its windows, and the addresses that requests name.
 //!
-//! A window has the form in which frames and messages carry it. Registration and posting stand above, in `provider`.
+//! A window is laid out as frames and messages carry it. Registration and posting are in `provider`.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -14,16 +14,16 @@ use crate::{Access, Rkey};
 /// Access rights of a peer to a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAccess {
-    /// It may WRITE.
+    /// The peer may WRITE.
     pub write: bool,
-    /// It may READ.
+    /// The peer may READ.
     pub read: bool,
-    /// It may run atomics.
+    /// The peer may run atomics.
     pub atomic: bool,
 }
 
 impl RemoteAccess {
-    /// Nothing: for memory that this host alone posts.
+    /// No rights: for memory that only this host's requests use.
     pub const NONE: Self = Self {
         write: false,
         read: false,
@@ -41,14 +41,14 @@ impl RemoteAccess {
         read: false,
         atomic: false,
     };
-    /// Everything.
+    /// All rights.
     pub const ALL: Self = Self {
         write: true,
         read: true,
         atomic: true,
     };
 
-    /// The rights to register with. Relaxed ordering is never among them.
+    /// The rights to register with, never with relaxed ordering.
     #[must_use]
     pub const fn to_access(self) -> Access {
         let mut access = Access::empty();
@@ -72,8 +72,9 @@ pub const REMOTE_WINDOW_BYTES: usize = 20;
 ///
 /// The rights are bits: 1 WRITE, 2 READ, 4 atomics; zero if they are not stated.
 ///
-/// Any 20 bytes are one: it is as true as the peer that sent it, and its device checks every
-/// access. It fits the private data of a handshake, or a message.
+/// Any 20 bytes are a valid window. Its content is only as trustworthy as the peer that sent it;
+/// the peer's device checks every access. A window fits in a message, or in the private data of a
+/// handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RemoteWindow {
@@ -98,10 +99,10 @@ impl fmt::Display for RemoteWindow {
 }
 
 impl RemoteWindow {
-    /// Offset of the byte of the rights.
+    /// The offset of the byte with the rights.
     pub(crate) const ACCESS_OFFSET: usize = offset_of!(Self, length_bytes);
 
-    /// A window of `length_bytes` from `address`, cut to 2^56 - 1, opened by `rkey`; its rights are not stated.
+    /// A window of `length_bytes` from `address` on, with the key `rkey`. The length is limited to 2^56 - 1. The rights are not stated.
     #[must_use]
     pub const fn new(address: u64, length_bytes: u64, rkey: Rkey) -> Self {
         let length_bytes = if length_bytes > LENGTH_MASK {
@@ -116,7 +117,7 @@ impl RemoteWindow {
         }
     }
 
-    /// The window, with the peer's rights on it. Without any right, the rights count as not stated.
+    /// The window with the rights that its owner grants. Without any right, the rights count as not stated.
     #[must_use]
     pub const fn with_access(self, access: RemoteAccess) -> Self {
         let write = if access.write { WRITE } else { 0 };
@@ -128,7 +129,7 @@ impl RemoteWindow {
         }
     }
 
-    /// The window, without rights: for frames that carry the rights in a field of their own, or need none.
+    /// The window without rights: for frames that carry the rights in a separate field, or need none.
     #[must_use]
     pub const fn without_access(self) -> Self {
         Self {
@@ -137,7 +138,7 @@ impl RemoteWindow {
         }
     }
 
-    /// The peer's rights on it; `None` if they are not stated.
+    /// The rights that its owner grants; `None` if they are not stated.
     #[must_use]
     pub const fn access(&self) -> Option<RemoteAccess> {
         let word = self.length_bytes.get();
@@ -151,43 +152,43 @@ impl RemoteWindow {
         })
     }
 
-    /// The window that these bytes name.
+    /// The window in these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; REMOTE_WINDOW_BYTES]) -> Self {
         zerocopy::transmute!(bytes)
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the window, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; REMOTE_WINDOW_BYTES] {
         zerocopy::transmute!(self)
     }
 
-    /// The byte of the rights, as it came.
+    /// The byte with the rights, unchecked.
     pub(crate) const fn access_bits(&self) -> u8 {
         let [bits, ..] = self.length_bytes.get().to_be_bytes();
         bits
     }
 
-    /// Its first address, in the peer's numbering.
+    /// The first address, in the address space of the window's owner.
     #[must_use]
     pub const fn address(&self) -> u64 {
         self.address.get()
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     #[must_use]
     pub const fn length_bytes(&self) -> u64 {
         self.length_bytes.get() & LENGTH_MASK
     }
 
-    /// The key that opens it.
+    /// The remote key.
     #[must_use]
     pub const fn rkey(&self) -> Rkey {
         Rkey(self.rkey.get())
     }
 
-    /// The address of `length_bytes` at `offset`, or `None` where they do not lie within the window.
+    /// The address at `offset`, or `None` if `length_bytes` from there are not within the window.
     #[must_use]
     pub const fn address_of(&self, offset: u64, length_bytes: u64) -> Option<u64> {
         let Some(end) = offset.checked_add(length_bytes) else {
@@ -202,11 +203,11 @@ impl RemoteWindow {
 
 /// An address in a peer's memory with its rkey, and the number of bytes that a request may access from there on.
 ///
-/// [`RemoteAddress::within`] makes one of a [`RemoteWindow`]: a request that runs past the range it was made for, or that
-/// uses a right the window does not grant, is refused when it is posted. [`RemoteAddress::new`] makes one of words alone,
-/// for an engine that knows better: then the peer's device decides.
+/// [`RemoteAddress::within`] makes an address within a [`RemoteWindow`]. Posting refuses a request that exceeds its range,
+/// or that needs a right that the window does not grant. [`RemoteAddress::new`] makes an address of plain integers, for an
+/// engine that does its own checks: then only the peer's device checks the request.
 ///
-/// The limits stand one for each right, zero where the right is missing, so that posting compares one number.
+/// Each right has a limit, which is zero if the right is missing. So posting compares only one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
     address: u64,
@@ -216,12 +217,12 @@ pub struct RemoteAddress {
     atomic_bytes_max: u32,
 }
 
-/// Bytes of one request at most, whatever the device. Source: InfiniBand Architecture volume 1, section 9.7.1.
+/// The maximum number of bytes of a request, on any device. Source: InfiniBand Architecture volume 1, section 9.7.1.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 31;
 
 impl RemoteAddress {
-    /// An address with its key, of which nothing else is known: what it may be used for, the peer's device decides when the
-    /// request arrives, and a request that it refuses fails the queue pair.
+    /// An address with its key, and nothing else known. The peer's device decides about a request when it arrives. A request
+    /// that it refuses fails the queue pair.
     #[must_use]
     pub const fn new(address: u64, rkey: Rkey) -> Self {
         Self {
@@ -233,7 +234,8 @@ impl RemoteAddress {
         }
     }
 
-    /// The `bytes` at `offset` of a peer's window, for what the window grants, or `None` where they do not lie within it.
+    /// The `bytes` at `offset` in a peer's window, with the rights of the window, or `None` if they are not within it. If the
+    /// rights are not stated, all are assumed.
     #[must_use]
     pub const fn within(window: &RemoteWindow, offset: u64, bytes: u64) -> Option<Self> {
         let Some(address) = window.address_of(offset, bytes) else {
@@ -258,35 +260,35 @@ impl RemoteAddress {
         })
     }
 
-    /// The address, as the peer's window begins at its own address.
+    /// The address, in the peer's address space.
     #[must_use]
     #[inline]
     pub const fn address(&self) -> u64 {
         self.address
     }
 
-    /// The peer's key.
+    /// The remote key.
     #[must_use]
     #[inline]
     pub const fn rkey(&self) -> Rkey {
         self.rkey
     }
 
-    /// How many bytes a WRITE may have; zero where the window does not grant it.
+    /// The maximum number of bytes of a WRITE; zero if the window does not grant WRITEs.
     #[must_use]
     #[inline]
     pub const fn write_bytes_max(&self) -> u32 {
         self.write_bytes_max
     }
 
-    /// How many bytes a READ may fetch; zero where the window does not grant it.
+    /// The maximum number of bytes of a READ; zero if the window does not grant READs.
     #[must_use]
     #[inline]
     pub const fn read_bytes_max(&self) -> u32 {
         self.read_bytes_max
     }
 
-    /// How many bytes atomics may touch; zero where the window does not grant them.
+    /// The maximum number of bytes of an atomic; zero if the window does not grant atomics.
     #[must_use]
     #[inline]
     pub const fn atomic_bytes_max(&self) -> u32 {

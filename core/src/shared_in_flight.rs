@@ -1,14 +1,14 @@
 //! The in-flight table of a shared receive queue, whose requests complete in any order.
 //!
-//! Several queue pairs take receives from it, each at its own pace, so a completion retires
-//! the one receive it names and no other. A request is *staged*, *posted* and *retired* as in
-//! [`crate::in_flight`], and the table owns its slots in between. Every step is constant in the
-//! number of requests in flight, but for `post` and `unstage`, which look at each staged one.
+//! Several queue pairs consume its receives, each at its own pace, so a completion retires
+//! only the receive that it names. A request is *staged*, *posted* and *retired* as in
+//! [`crate::in_flight`], and the table owns its slots in between. Each step takes constant time,
+//! except `post` and `unstage`, which visit each staged request.
 //!
-//! A completion is found by the index and generation in its `wr_id`. An index is used again only once it was retired,
-//! and its generation moves on with each use. A completion that was kept until the generation repeats is older than the
-//! one that retired the index last, and is rejected for that. A completion of a queue that is gone is recognized by the
-//! number in the place of the channel: no two shared receive queues of one completion queue may have the same.
+//! A completion is found by the index and generation in its `wr_id`. An index is reused only after it was retired,
+//! and each use has the next generation. A stale completion may have a generation that repeats. It is older than the
+//! completion that retired the index last, so it is rejected. A completion of a destroyed queue is recognized by the
+//! number in the channel field: no two shared receive queues of one completion queue may have the same number.
 
 use core::{fmt, mem, slice};
 
@@ -23,15 +23,15 @@ enum State {
     Posted,
 }
 
-/// State of one request in the table, in storage of the caller's.
+/// The state of one request in the table, in storage from the caller.
 #[derive(Debug)]
 pub struct Entry<S> {
     slots: [Option<S>; GATHER_MAX],
-    /// Number of the completion that retired it last, as its completion queue counts.
+    /// The number, in its completion queue, of the completion that retired the entry last.
     retired_by: u64,
-    /// How often it was used; the low bits are the generation.
+    /// How many times the entry was used; the low bits are the generation.
     uses: u32,
-    /// A place in the ring of free indices, which has nothing to do with the rest of the entry.
+    /// A place in the ring of free indices, unrelated to the rest of the entry.
     free: u16,
     state: State,
 }
@@ -48,7 +48,7 @@ impl<S> Default for Entry<S> {
     }
 }
 
-/// How many entries a table of this depth needs; `None` where it is zero or beyond 65,536.
+/// The number of entries that a table of this depth needs; `None` if the depth is zero or beyond 65,536.
 #[must_use]
 pub const fn entries_for(depth: u32) -> Option<usize> {
     if depth == 0 || depth > SLOTS_MAX {
@@ -57,14 +57,14 @@ pub const fn entries_for(depth: u32) -> Option<usize> {
     Some(depth.next_power_of_two() as usize)
 }
 
-/// The table.
+/// The in-flight table of a shared receive queue.
 pub struct SharedInFlight<S, Entries> {
     entries: Entries,
     number: u32,
     depth: u32,
-    /// Index in the ring at which the free indices begin, the staged ones first.
+    /// The index in the ring at which the free indices begin; staged ones come first.
     first_free: u32,
-    /// How many of them there are, the staged ones included.
+    /// The number of free indices, staged ones included.
     free: u32,
     staged: u32,
     owned: core::marker::PhantomData<S>,
@@ -72,7 +72,7 @@ pub struct SharedInFlight<S, Entries> {
 
 impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entries> {
     /// Makes an empty table over this storage, and writes every entry. `number` is the number that its ids carry in the
-    /// place of the channel.
+    /// channel field.
     ///
     /// `None` if the storage is not as [`entries_for`] requires, or the number is too large.
     pub fn new(mut entries: Entries, number: u32, depth: u32) -> Option<Self> {
@@ -82,7 +82,7 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         let mut index = 0_u16;
         in_place::put(entries.as_mut(), || {
             let free = index;
-            // Comes round at most after the last of 65,536.
+            // Wraps at most after the last of 65,536 entries.
             index = index.wrapping_add(1);
             Entry {
                 free,
@@ -100,45 +100,45 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         })
     }
 
-    /// How many requests are staged or posted and not retired.
+    /// The number of requests that are staged or posted, and not retired.
     #[must_use]
     #[inline]
     pub const fn in_flight(&self) -> u32 {
         self.depth.saturating_sub(self.room())
     }
 
-    /// How many requests are posted and not retired.
+    /// The number of requests that are posted and not retired.
     #[must_use]
     #[inline]
     pub const fn posted(&self) -> u32 {
         self.in_flight().saturating_sub(self.staged)
     }
 
-    /// How many requests are staged and not posted.
+    /// The number of requests that are staged and not posted.
     #[must_use]
     #[inline]
     pub const fn staged(&self) -> u32 {
         self.staged
     }
 
-    /// How many more can be staged.
+    /// How many more requests can be staged.
     #[must_use]
     #[inline]
     pub const fn room(&self) -> u32 {
         self.free.saturating_sub(self.staged)
     }
 
-    /// Returns the number that its ids carry in the place of the channel.
+    /// Returns the number that its ids carry in the channel field.
     #[must_use]
     #[inline]
     pub const fn number(&self) -> u32 {
         self.number
     }
 
-    /// Stages a request with these slots and says what it is to be posted with.
+    /// Stages a request with these slots. Returns its ticket and the id to post it with.
     ///
     /// # Errors
-    /// The table is full; the slots are handed back.
+    /// The table is full; the slots are returned.
     #[inline]
     pub fn stage<const N: usize>(&mut self, slots: [S; N]) -> Result<(Ticket, WorkId), [S; N]> {
         const { assert!(N <= GATHER_MAX) };
@@ -175,7 +175,7 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         }
     }
 
-    /// Takes back what is staged and not posted, in order. If `each` panics, the slots it did not get are dropped.
+    /// Takes back the requests that are staged and not posted, in order. If `each` panics, the slots it did not get are dropped.
     pub fn unstage(&mut self, mut each: impl FnMut(Ticket, S)) {
         let staged = mem::take(&mut self.staged);
         let mut rest = Unstaging {
@@ -217,7 +217,7 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         }) else {
             return Err(Rejected(work_id));
         };
-        // All is noted before `each` is called, which may panic.
+        // Noted before `each` is called, which may panic.
         entry.state = State::Free;
         entry.retired_by = sequence;
         let ticket = ticket(index, entry.uses);
@@ -231,8 +231,8 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         Ok(ticket)
     }
 
-    /// Takes every slot out, whatever its state: for when the device is proven to be done with
-    /// all of them, the queue being destroyed. The table is of no use after.
+    /// Takes out the slots of all requests, whatever their state. The device must be done with all of
+    /// them, because the queue is destroyed. The table cannot be used afterwards.
     pub fn drain(&mut self, mut each: impl FnMut(S)) {
         for entry in self.entries.as_mut() {
             entry.state = State::Free;
@@ -247,8 +247,8 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
     fn free_at(&self, offset: u32) -> u16 {
         let entries = self.entries.as_ref();
         let place = ring_index(self.first_free.wrapping_add(offset), entries.len());
-        // Masked to the length. An index beyond the entries, which 65,535 is or else a true one,
-        // is what there would be for none.
+        // The position is masked to the length, so `get` succeeds. The fallback would be rejected by
+        // the callers, unless there are 65,536 entries.
         entries.get(place).map_or(u16::MAX, |entry| entry.free)
     }
 }
@@ -259,13 +259,13 @@ const fn ring_index(position: u32, length: usize) -> usize {
     position as usize & length.wrapping_sub(1)
 }
 
-/// Names a use of an index.
+/// Identifies one use of an index.
 #[inline]
 const fn ticket(index: u16, uses: u32) -> Ticket {
     Ticket((uses as u64) << 16 | index as u64)
 }
 
-/// Staged entries that are yet to be taken back: dropped, as by a panic, it drops their slots.
+/// Staged entries that are not yet taken back. A panic drops this value, which drops their slots.
 struct Unstaging<'t, S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> {
     table: &'t mut SharedInFlight<S, Entries>,
     next: u32,
@@ -273,7 +273,7 @@ struct Unstaging<'t, S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> {
 }
 
 impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> Unstaging<'_, S, Entries> {
-    /// The next one, which is free from here on.
+    /// The next entry, which is free from here on.
     fn entry(&mut self) -> Option<(Ticket, &mut Entry<S>)> {
         if self.next >= self.staged {
             return None;
@@ -295,12 +295,12 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> Drop for Unstaging<'_, S
     }
 }
 
-/// Hands out the slots that stand before the empty places. If `each` panics, the slots it did not get are dropped.
+/// Passes the slots before the empty places to `each`. If `each` panics, the slots it did not get are dropped.
 #[inline(always)]
 fn hand_out<S>(places: &mut [Option<S>], mut each: impl FnMut(S)) {
     let mut rest = Places(places.iter_mut());
     for place in rest.0.by_ref() {
-        // Behind the first there is mostly nothing.
+        // Mostly only the first place is filled.
         if place.is_none() {
             break;
         }
@@ -311,7 +311,7 @@ fn hand_out<S>(places: &mut [Option<S>], mut each: impl FnMut(S)) {
     mem::forget(rest);
 }
 
-/// Places whose slots are yet to be taken out: dropped, as by a panic, it drops these.
+/// Places whose slots are not yet taken out. A panic drops this value, which drops these slots.
 struct Places<'p, S>(slice::IterMut<'p, Option<S>>);
 
 impl<S> Drop for Places<'_, S> {

@@ -1,9 +1,8 @@
-//! The one place atomics come from, so that models can replace them.
+//! The atomics of all lock-free code, which models replace.
 //!
-//! Under `--cfg doorbell_loom` they are loom's, which explores every interleaving; under `--cfg doorbell_shuttle`
-//! shuttle's, which explores many of them, drawn at random from a seed. Here live also the two things that make a model
-//! strict: orderings with names, each of which a model can weaken, and the witness that stands where plain memory would
-//! be.
+//! Under `--cfg doorbell_loom` they are loom's, which explores every interleaving. Under `--cfg doorbell_shuttle`
+//! they are shuttle's, which explores random interleavings of a seed. Two more items make the models strict: orderings
+//! with names, each of which a model can weaken, and a witness that takes the place of plain memory.
 
 #[cfg(not(any(doorbell_loom, doorbell_shuttle)))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -23,8 +22,8 @@ pub const WEAKEN_VARIABLE: &str = "DOORBELL_WEAKEN";
 /// A memory ordering stronger than relaxed, with a name by which a model weakens it.
 ///
 /// In a build with `--cfg doorbell_loom`, `DOORBELL_WEAKEN` names one ordering to weaken: to relaxed, or to the
-/// ordering behind a `=` (`NOTIFY_SET=Release`). A model has to fail on it. In every other build an ordering is a
-/// constant, and nothing can weaken it.
+/// ordering after a `=` (`NOTIFY_SET=Release`). A model has to fail then. In every other build an ordering is a
+/// constant that nothing can weaken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedOrdering {
     name: &'static str,
@@ -52,7 +51,7 @@ impl NamedOrdering {
         self.ordering
     }
 
-    /// The ordering to use: a weaker one if it is the one to weaken, which is then printed once.
+    /// The ordering to use. If it is the one to weaken, this is the weaker one, and that is printed once.
     #[cfg(doorbell_loom)]
     #[must_use]
     pub fn get(self) -> Ordering {
@@ -68,7 +67,7 @@ impl NamedOrdering {
         fence(self.ordering);
     }
 
-    /// A fence of this ordering: a weaker one, or none, if it is the one to weaken, which is then printed once.
+    /// A fence of this ordering. If it is the one to weaken, the fence is weaker or left out, and that is printed once.
     #[cfg(doorbell_loom)]
     pub fn fence(self) {
         match self.get() {
@@ -77,7 +76,7 @@ impl NamedOrdering {
         }
     }
 
-    /// The orderings next below this one: none of them may do in its place.
+    /// The orderings next below this one, none of which may suffice.
     #[cfg(doorbell_loom)]
     #[must_use]
     pub const fn weaker(self) -> &'static [Ordering] {
@@ -95,8 +94,8 @@ impl fmt::Display for NamedOrdering {
     }
 }
 
-/// Declares orderings as constants of their names, and `ALL`, the list of them: what a model
-/// weakens one after the other, so that none can be forgotten.
+/// Declares named orderings as constants, and `ALL`, the list of them. The models weaken each
+/// entry of `ALL` in turn, so that none is forgotten.
 #[macro_export]
 macro_rules! named_orderings {
     ($($(#[$attribute:meta])* $name:ident = $ordering:ident;)*) => {
@@ -111,8 +110,8 @@ macro_rules! named_orderings {
     };
 }
 
-/// Stands in a structure where plain memory would be handed from thread to thread, so that an
-/// ordering too weak for plain memory is a race that loom reports. Nothing outside loom.
+/// Takes the place of plain memory whose ownership passes from thread to thread. An ordering that
+/// is too weak for plain memory becomes a race that loom reports. Outside loom it is empty.
 #[derive(Debug, Default)]
 pub struct RaceWitness {
     #[cfg(doorbell_loom)]
@@ -166,8 +165,8 @@ mod modelled {
 
     use super::Ordering;
 
-    /// Returns the ordering to use instead, if this one is to be weakened. The first time, it prints so on the standard
-    /// error. If a model fails without that line, it failed for another reason.
+    /// Returns the ordering to use instead, if this one is to be weakened. The first call prints that to standard error.
+    /// A model that fails without that line failed for another reason.
     pub(super) fn weakened(name: &str) -> Option<Ordering> {
         static WEAKENED: OnceLock<Option<String>> = OnceLock::new();
         static SAID: Once = Once::new();
@@ -183,11 +182,11 @@ mod modelled {
         Some(left)
     }
 
-    /// Says so in a line of its own, in one write: a model on another thread that panics writes to the standard error
-    /// piece by piece, without its lock.
+    /// Prints a separate line by one write: a panicking model on another thread writes to standard error piece by piece,
+    /// without its lock.
     fn say(weakened: &str) {
         let line = format!("\nweakened: {weakened}\n");
-        // Unsaid, the ordering is taken for one that is not used, which fails the run as well.
+        // Without the line, the ordering counts as not used, which fails the run as well.
         drop(std::io::stderr().write_all(line.as_bytes()));
     }
 }

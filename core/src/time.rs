@@ -1,15 +1,15 @@
-//! Instants and deadlines as plain numbers, and clocks that read the time. The caller decides what time it is.
+//! Instants and deadlines as plain numbers, and clocks that read the time. The caller supplies the time.
 
 use core::time::Duration;
 
-/// A point in time: nanoseconds since an origin the driver chose.
+/// A point in time: nanoseconds since an origin that the driver chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant {
     ns: u64,
 }
 
 impl Instant {
-    /// `ns` nanoseconds after the driver's origin.
+    /// The instant `ns` nanoseconds after the driver's origin.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
         Self { ns }
@@ -21,7 +21,7 @@ impl Instant {
         self.ns
     }
 
-    /// The instant `span` later; the last representable one where that is beyond it.
+    /// The instant `span` later, at most the last representable one.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         let span_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
@@ -31,24 +31,24 @@ impl Instant {
     }
 }
 
-/// The instant at which an operation times out. There is no "never".
+/// The instant at which an operation times out. There is no infinite deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// At `instant`.
+    /// The deadline at `instant`.
     #[must_use]
     pub const fn at(instant: Instant) -> Self {
         Self(instant)
     }
 
-    /// `span` after `now`.
+    /// The deadline `span` after `now`.
     #[must_use]
     pub fn after(now: Instant, span: Duration) -> Self {
         Self(now.after(span))
     }
 
-    /// Whether it is reached: at the deadline itself, it is.
+    /// Whether the deadline has passed; at the deadline itself it has.
     #[must_use]
     pub fn has_passed(self, now: Instant) -> bool {
         now >= self.0
@@ -60,14 +60,14 @@ impl Deadline {
         Duration::from_nanos(self.0.ns.saturating_sub(now.ns))
     }
 
-    /// The instant it stands for.
+    /// The instant of the deadline.
     #[must_use]
     pub const fn instant(self) -> Instant {
         self.0
     }
 }
 
-/// Source of time for deadlines: a host's monotonic clock, or the time of a simulation.
+/// A source of time for deadlines: a host's monotonic clock, or the time of a simulation.
 pub trait Clock {
     /// Returns the time since an origin that all clocks of one host share.
     fn now(&self) -> Instant;

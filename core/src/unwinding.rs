@@ -1,10 +1,10 @@
-//! Work that is done only if a callback panics: as a guard that costs nothing if none does.
+//! A guard that runs a function only if a callback panics, and costs nothing otherwise.
 
 use core::mem;
 
 /// Calls its function if the scope is left by a panic.
 ///
-/// [`OnUnwind::disarm`] ends the scope otherwise, and is free. The function must not panic: a second panic aborts.
+/// Without a panic, [`OnUnwind::disarm`] ends the scope, at no cost. The function must not panic: a second panic aborts.
 #[must_use = "a guard that is dropped calls its function"]
 pub struct OnUnwind<F: FnMut()>(F);
 
@@ -23,7 +23,7 @@ impl<F: FnMut()> OnUnwind<F> {
 }
 
 impl<F: FnMut()> Drop for OnUnwind<F> {
-    // In line, so that what the function has stays in registers while nothing panics.
+    // Inlined, so that the captured values stay in registers while nothing panics.
     #[inline(always)]
     fn drop(&mut self) {
         (self.0)();

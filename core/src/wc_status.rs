@@ -1,4 +1,4 @@
-//! How a work request ended, as the device said it.
+//! The status of a work completion, as the device reports it.
 
 use core::fmt;
 
@@ -26,29 +26,29 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// It was done.
+    /// The request was done.
     SUCCESS = 0, "success";
-    /// Longer than the receive buffer or the queue pair allows.
+    /// The message is longer than the receive buffer or the queue pair allows.
     LOC_LEN_ERR = 1, "local length error: the message exceeds the receive";
-    /// The queue pair could not do it.
+    /// The queue pair could not execute the request.
     LOC_QP_OP_ERR = 2, "local queue pair operation error";
-    /// The end-to-end context could not do it.
+    /// The end-to-end context could not execute the request.
     LOC_EEC_OP_ERR = 3, "local EE context operation error";
-    /// A gather or scatter element named memory it may not use.
+    /// A gather or scatter element named memory that the queue pair may not use.
     LOC_PROT_ERR = 4, "local protection error: memory that the queue pair may not use";
-    /// Given back undone: the queue pair is in the error state.
+    /// The request was flushed, not executed: the queue pair is in the error state.
     WR_FLUSH_ERR = 5, "flushed: the queue pair failed or was closed; another completion has the cause";
     /// A memory window could not be bound.
     MW_BIND_ERR = 6, "memory window bind error";
-    /// The responder sent what does not follow.
+    /// The responder sent an unexpected response.
     BAD_RESP_ERR = 7, "bad response";
     /// Local memory could not be accessed for a one-sided request of the peer.
     LOC_ACCESS_ERR = 8, "local access error";
     /// The peer found the request invalid.
     REM_INV_REQ_ERR = 9, "remote invalid request: too long for the receive, or an operation that the peer does not serve";
-    /// The peer did not grant the access: key, bounds or rights.
+    /// The peer's device refused the access: wrong key, bounds or rights.
     REM_ACCESS_ERR = 10, "remote access error: key, bounds or rights";
-    /// The peer could not complete it.
+    /// The peer could not complete the request.
     REM_OP_ERR = 11, "remote operation error: the peer's device could not complete the request";
     /// The peer did not acknowledge within the retries.
     RETRY_EXC_ERR = 12, "transport retries exceeded: the peer does not answer";
@@ -68,7 +68,7 @@ statuses! {
     FATAL_ERR = 19, "fatal device error";
     /// The response did not come in time.
     RESP_TIMEOUT_ERR = 20, "response timeout";
-    /// Something the device has no other word for.
+    /// Another error of the device.
     GENERAL_ERR = 21, "general error";
 }
 
@@ -79,7 +79,7 @@ impl WcStatus {
         self.0 == Self::SUCCESS.0
     }
 
-    /// Whether it was merely flushed, so that the cause stands in another completion.
+    /// Whether the request was only flushed, so that another completion has the cause.
     #[must_use]
     pub const fn is_flush(self) -> bool {
         self.0 == Self::WR_FLUSH_ERR.0

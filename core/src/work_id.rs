@@ -1,14 +1,15 @@
-//! The layout of `wr_id`: what a posted request carries and its completion brings back.
+//! The layout of `wr_id`, which a posted request carries and its completion returns.
 //!
 //! | bits | field | range |
 //! |---|---|---|
 //! | 63..60 | kind | 0..=15 |
 //! | 59..40 | channel | 0..=1,048,575 |
-//! | 39..16 | generation: how often the slots came round, modulo 2^24 | 0..=16,777,215 |
+//! | 39..16 | generation: how many times the slots wrapped, modulo 2^24 | 0..=16,777,215 |
 //! | 15..0 | slot | 0..=65,535 |
 //!
-//! Generation and slot together are the *position* of a request: how many there were before it
-//! on its queue, modulo 2^40.
+//! Generation and slot together are the *position* of a request: the number of earlier requests
+//! of its queue, modulo 2^40. In a shared receive queue, the slot is the index of the receive, and
+//! the generation counts the uses of that index.
 
 use core::fmt;
 
@@ -25,10 +26,10 @@ const_assert_eq!(GENERATION_SHIFT, 16);
 const_assert_eq!(CHANNEL_SHIFT, 40);
 const_assert_eq!(KIND_SHIFT + 4, u64::BITS);
 
-/// How many channels one `wr_id` can distinguish.
+/// The maximum number of channels that a `wr_id` can distinguish.
 pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;
 
-/// How many requests of one queue can be in flight.
+/// The maximum number of requests of one queue in flight.
 pub const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 
 /// The mask of a generation.
@@ -37,7 +38,7 @@ pub(crate) const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 /// The mask of a position.
 pub(crate) const POSITION_MASK: u64 = (1 << CHANNEL_SHIFT) - 1;
 
-/// Kind of queue that a completion belongs to.
+/// The kind of queue that a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WorkKind {
@@ -45,16 +46,16 @@ pub enum WorkKind {
     Send = 1,
     /// A receive of one queue pair.
     Receive = 2,
-    /// A receive of a shared receive queue, whose number stands in the place of the channel.
+    /// A receive of a shared receive queue, whose number is in the channel field.
     SharedReceive = 3,
 }
 
-/// A `wr_id`, taken apart.
+/// A `wr_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkId(u64);
 
 impl WorkId {
-    /// Packs the fields; each is cut to its width.
+    /// Packs the fields; each is truncated to its width.
     #[must_use]
     #[inline]
     pub const fn new(kind: WorkKind, channel: u32, slot: u16, generation: u32) -> Self {
@@ -66,34 +67,34 @@ impl WorkId {
         )
     }
 
-    /// The same kind and channel at another position, which is cut to its width.
+    /// The id of this kind and channel at another position, which is truncated to its width.
     #[must_use]
     #[inline]
     pub const fn at(self, position: u64) -> Self {
         Self(self.0 & !POSITION_MASK | position & POSITION_MASK)
     }
 
-    /// The word a completion brought back.
+    /// The id of a completion, from its `wr_id`.
     #[must_use]
     #[inline]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The word to post.
+    /// The `wr_id` to post.
     #[must_use]
     #[inline]
     pub const fn to_raw(self) -> u64 {
         self.0
     }
 
-    /// The id so many positions on from one whose position is zero.
+    /// The id at this position; the position of `self` must be zero.
     #[inline]
     pub(crate) const fn forward(self, position: u64) -> Self {
         Self(self.0 | position & POSITION_MASK)
     }
 
-    /// The kind, or `None` where the word is not one of ours.
+    /// The kind, or `None` if the word is not a work id of doorbell.
     #[must_use]
     #[inline]
     pub const fn kind(self) -> Option<WorkKind> {
@@ -112,13 +113,13 @@ impl WorkId {
         (self.0 >> CHANNEL_SHIFT) as u32 & (CHANNELS_MAX - 1)
     }
 
-    /// The channel of an id of this kind, to look it up by; for an id of another kind, a number that
-    /// no channel has.
+    /// The channel of an id of this kind, as an index. For an id of another kind, a number beyond all
+    /// channels.
     #[must_use]
     #[inline]
     pub fn channel_among(self, kind: WorkKind) -> usize {
         let of_kind = (kind as u64) << CHANNEL_BITS;
-        // A lower kind wraps to the upper end.
+        // For a lower kind the difference wraps to a large number.
         let channel = (self.0 >> CHANNEL_SHIFT).wrapping_sub(of_kind);
         usize::try_from(channel).unwrap_or(usize::MAX)
     }
@@ -160,28 +161,28 @@ impl fmt::Debug for WorkId {
 
 /// Identifies one request of a queue by its position in posting order.
 ///
-/// Tickets of one queue compare as its requests follow each other: all up to a retired one
-/// are finished.
+/// Tickets of one queue compare in posting order: all requests up to a retired one are finished.
+/// Tickets of a shared receive queue have no order: they only distinguish its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
 impl Ticket {
-    /// Returns the position: one more for each request of the queue. The provider chooses where a queue begins to
-    /// count.
+    /// Returns the position, which grows by one with each request of the queue. The provider chooses the first
+    /// position. In a shared receive queue it is only a number that distinguishes requests.
     #[must_use]
     #[inline]
     pub const fn position(self) -> u64 {
         self.0
     }
 
-    /// The ticket of the request so many before this one on the same queue.
+    /// The ticket of the request `requests` places before this one on the same queue.
     #[must_use]
     #[inline]
     pub const fn back(self, requests: u64) -> Self {
         Self(self.0.wrapping_sub(requests))
     }
 
-    /// The ticket of the request so many behind this one on the same queue.
+    /// The ticket of the request `requests` places after this one on the same queue.
     #[must_use]
     #[inline]
     pub const fn forward(self, requests: u64) -> Self {

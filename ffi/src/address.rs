@@ -1,4 +1,4 @@
-//! Address handles in the device: the ways that datagrams take.
+//! Address handles in the device: each describes the route of datagrams to one destination.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -13,10 +13,10 @@ use crate::domain::DomainInner;
 use crate::errno;
 use crate::leak::Leaked;
 
-/// The storage for those of one queue pair.
+/// The storage for the address handles of one queue pair.
 pub(crate) type Addresses = Box<[Place<Address>]>;
 
-/// A way in the device.
+/// An address handle in the device.
 pub(crate) struct Address {
     ah: NonNull<rdma_sys::ibv_ah>,
     domain: ManuallyDrop<Arc<DomainInner>>,
@@ -36,7 +36,7 @@ impl Address {
             call: CALL,
             errno: libc::EINVAL,
         })?;
-        // SAFETY: a live domain, and a structure that is written whole (ibv_create_ah(3)).
+        // SAFETY: the domain is live, and every field of the structure is initialised (ibv_create_ah(3)).
         let ah = unsafe { rdma_sys::ibv_create_ah(domain.as_ptr(), &raw mut wanted) };
         Ok(Self {
             ah: errno::from_pointer(CALL, ah)?,
@@ -54,15 +54,15 @@ impl Address {
 impl Drop for Address {
     #[doc(alias = "ibv_destroy_ah")]
     fn drop(&mut self) {
-        // SAFETY: made in `new` and destroyed here alone. No request names it any more: it is dropped when
-        // those before its release are retired, or their queue pair is destroyed (ibv_create_ah(3)).
+        // SAFETY: made in `new`, and destroyed only here. No request names it any more: it is dropped once the requests
+        // posted before its release are retired, or once their queue pair is destroyed (ibv_create_ah(3)).
         let status = unsafe { rdma_sys::ibv_destroy_ah(self.ah.as_ptr()) };
         if errno::from_value("ibv_destroy_ah", status).is_err() {
-            // It stays, and so must its domain.
+            // The handle still exists, so its domain has to stay as well.
             Leaked::AddressHandle.count();
             return;
         }
-        // SAFETY: dropped here once, after what was made in it.
+        // SAFETY: dropped only here, once, after the handle that was made in it.
         unsafe { ManuallyDrop::drop(&mut self.domain) };
     }
 }
@@ -73,7 +73,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// The attributes of a way; `None` where a field has more bits than it may.
+/// Returns the verbs attributes of an address; `None` if a field has more bits than the header has for it.
 pub(crate) fn attributes(address: &AddressVector) -> Option<ibv_ah_attr> {
     if address.flow_label > 0x000f_ffff || address.service_level > 15 {
         return None;

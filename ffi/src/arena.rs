@@ -1,7 +1,7 @@
 //! Arenas: registered memory cut into slots, with its free list.
 //!
-//! One thread owns the arena and leases from a list of its own, without atomics. Slots dropped
-//! elsewhere come home by a lock-free list, which is emptied when the own one runs dry.
+//! One thread owns the arena and leases from its private list, without atomics. Slots dropped elsewhere return by a
+//! lock-free list. The arena empties that list when the private one has no slot left.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -28,37 +28,38 @@ use crate::orphan::Orphan;
 /// Slots begin at multiples of a cache line, so that no two share one.
 pub(crate) const SLOT_ALIGN_BYTES: usize = 64;
 
-/// Block of an arena, to which its slots point. It lives until the arena is gone, every slot is home, *and* no
+/// Block of an arena, to which its slots point. It lives until the arena is gone, every slot has returned, *and* no
 /// attacher is left.
 ///
-/// Or block of a window: its slots have no bytes, and no words and places either. It is in an [`Arc`], of which the window has a
-/// count, and each of its slots that is out.
+/// A window has such a block too. Its slots have no bytes, and no words or links either. This block is in an [`Arc`]: the
+/// window holds one count of it, and so does each of its slots that is out.
 ///
-/// The fields that a slot reads for each message lie together. The fields that other threads write lie on cache
-/// lines of their own.
+/// The fields that a slot reads for each message lie together. The fields that other threads write lie on separate
+/// cache lines.
 #[repr(C)]
 pub(crate) struct ArenaInner {
     /// Start of the first slot.
     first: NonNull<u8>,
-    /// 0 of a window alone: `Cut` refuses it.
+    /// 0 only in the block of a window: `Cut` refuses it.
     slot_bytes: u32,
     lkey: u32,
     domain: DomainId,
     /// A word for each slot. A detached slot has no value, since its value was exchanged for the tag
-    /// (`Slot::detach`). It is on no list, and no device has it. The caller that exchanges its word may make the
-    /// value again, and nobody else before the slot is detached once more.
+    /// (`Slot::detach`). It is on no list, and no device has it. Only the caller that exchanges its word may make the
+    /// value again, until the slot is detached once more.
     detachments: Detachments<Box<[AtomicU32]>>,
     region: MemoryRegion,
     returned: Returned,
 }
 
-/// On a cache line of its own: other threads write it while the owner reads what is above.
+/// On a separate cache line: other threads write it while the owner reads the fields above.
 #[repr(align(64))]
 struct Returned(FreeList<Box<[AtomicU32]>>);
 
-// SAFETY: the pointer leads into the region, which is `Send` itself.
+// SAFETY: the pointer leads into the region, which is `Send`.
 unsafe impl Send for ArenaInner {}
-// SAFETY: through `&ArenaInner` threads reach constants and atomics. The pointer is handed to code with an argument of its own.
+// SAFETY: through `&ArenaInner` threads reach only constants and atomics. The code that takes the pointer
+// gives its own argument for each access.
 unsafe impl Sync for ArenaInner {}
 
 impl ArenaInner {
@@ -67,7 +68,7 @@ impl ArenaInner {
         Arc::new(Self {
             first: region.region().base(),
             slot_bytes: 0,
-            // No slot of it names memory. A device that takes its length of zero for 2^31 bytes finds no key.
+            // None of its slots names memory. A device that takes the length of zero for 2^31 bytes finds no memory under this key.
             lkey: 0,
             domain: region.domain(),
             detachments: Detachments::new(Box::default(), 0),
@@ -104,35 +105,36 @@ impl ArenaInner {
         &self.detachments
     }
 
-    /// Puts a slot on the list of those that came home from elsewhere. If the block is a window's, gives up the slot's count of it.
+    /// Puts a slot on the list of the slots that return from elsewhere. For the block of a window, gives up the slot's
+    /// count of the block.
     ///
     /// Once the index is on the list, the owner may free the block. So nothing of the block is touched
     /// afterwards. No reference to the block is an argument or in use during that time, except two references to
     /// atomics. These promise nothing about their memory once their operation is done.
     ///
     /// # Safety
-    /// `home` is a block that lives, and the slot of this index is out, its value given up.
+    /// `home` is a live block, the slot of this index is out, and its value has been given up.
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn send_home(home: NonNull<Self>, index: u32) {
-        // SAFETY: the block lives until the slot is home.
+        // SAFETY: the block lives until the slot has returned.
         let slot_bytes = unsafe { (*home.as_ptr()).slot_bytes };
         if slot_bytes == 0 {
-            // SAFETY: Slots without bytes are of windows alone. The pointer is one that `Arc::into_raw` gave (`Slot::of_window`),
+            // SAFETY: only slots of windows have no bytes. The pointer is one that `Arc::into_raw` gave (`Slot::of_window`),
             // and the count that it stands for is given up here once, with the slot's value.
             return unsafe { let_go(home.as_ptr().cast_const().cast()) };
         }
-        // SAFETY: the block lives until the slot is home.
+        // SAFETY: the block lives until the slot has returned.
         let returned = unsafe { &raw const (*home.as_ptr()).returned.0 };
         // SAFETY: a field of the live block, initialised with it.
         let place = unsafe { &*returned }.place(index);
-        // There is a place for every index of the arena.
+        // Every index of the arena has a place on the list.
         if let Some(place) = place {
             place.put();
         }
     }
 
-    /// Takes the slots that came home from elsewhere. One thread at a time, which owns the arena.
+    /// Takes the slots that returned from elsewhere. Called by one thread at a time: the thread that owns the arena.
     pub(crate) fn take_returned(&self, each: impl FnMut(u32)) {
         self.returned.0.take_all(each);
     }
@@ -140,19 +142,20 @@ impl ArenaInner {
     /// Returns the start of the slot of this index.
     ///
     /// # Safety
-    /// The index is below the number of slots, or 0 of the block of a window.
+    /// The index is below the number of slots, or it is 0 and the block is a window's.
     #[inline]
     pub(crate) unsafe fn start_of(&self, index: u32) -> NonNull<u8> {
         // Does not wrap: all slots lie within the region (`Arena::new`).
         let offset = (index as usize).wrapping_mul(self.slot_bytes as usize);
-        // SAFETY: below `slots`, as the caller vouches, and all of them lie within the region.
+        // SAFETY: the index is below `slots`, as the caller vouches, and all slots lie within the region.
         unsafe { self.first.add(offset) }
     }
 }
 
-/// Gives up a count of a window's block. The last one deregisters the window, and gives its memory back.
+/// Gives up a count of a window's block. The last count deregisters the window, and frees its memory or gives it back.
 ///
-/// Its caller may be a poll, so it does not unwind, as its ABI says: a panic of lent memory, as it is given back, ends here.
+/// The caller may be a poll, so this does not unwind, as its ABI states. Lent memory may panic as it is given back: that
+/// panic ends here.
 ///
 /// # Safety
 /// [`Arc::into_raw`] gave the pointer to a block, and the count that it stands for is given up once.
@@ -160,12 +163,12 @@ unsafe extern "C" fn let_go(block: *const c_void) {
     // SAFETY: as the caller vouches.
     let block: Arc<ArenaInner> = unsafe { Arc::from_raw(block.cast()) };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(block))) {
-        // It may panic as it is dropped, too.
+        // The payload may panic as well when it is dropped.
         mem::forget(panic);
     }
 }
 
-/// How an arena is cut: where its first slot begins in the region, and what each holds.
+/// How an arena is cut: where its first slot begins in the region, and how large its slots are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// From the region's beginning to the first slot.
@@ -199,7 +202,7 @@ impl Cut {
         ))
     }
 
-    /// As many slots as a region that begins at `address` holds.
+    /// Returns the cut with the most slots for a region that begins at `address`.
     pub(crate) fn for_region(address: usize, bytes: usize, slot_bytes: u32) -> Result<Self, ProviderError> {
         let invalid = ProviderError {
             call: "arena",
@@ -228,7 +231,7 @@ fn aligned_slot_bytes(bytes: u32) -> Option<u32> {
     if bytes == 0 {
         return None;
     }
-    // Below the largest message of verbs, 2^31 bytes.
+    // At most the largest message of verbs, 2^31 bytes.
     bytes
         .checked_next_multiple_of(u32::try_from(SLOT_ALIGN_BYTES).ok()?)
         .filter(|bytes| *bytes <= 1 << 31)
@@ -236,22 +239,23 @@ fn aligned_slot_bytes(bytes: u32) -> Option<u32> {
 
 /// Registered memory cut into slots. One thread owns it.
 ///
-/// Dropped while slots are out it is kept, counted as leaked ([`crate::leaks`]), until the last
-/// one is home, and while there are attachers: never freed under the device.
+/// If the arena is dropped while slots are out or attachers exist, its memory is kept and counted as leaked
+/// ([`crate::leaks`]). The memory is freed once the last slot has returned and the last attacher is gone: never while the
+/// device may touch it.
 pub struct Arena {
     inner: NonNull<ArenaInner>,
-    /// The slots that are home, by their indices: the first `home` of `slots` entries. All are
-    /// below `slots`, none stands here twice, and none that is out stands here.
+    /// The indices of the free slots: the first `home` of `slots` entries. All are below `slots`, each occurs at most
+    /// once, and no index of a slot that is out occurs.
     free: Box<[u32]>,
     home: usize,
     slots: u32,
     slot_bytes: u32,
-    /// Each attacher has a clone: the block is freed once there is none.
+    /// Each attacher has a clone. The block is freed once no clone is left.
     guard: Arc<()>,
 }
 
 // SAFETY: the arena owns its inner block and the slots on its list; slots and attachers on other
-// threads reach the block by its lock-free list, its words of detached slots and its constants alone.
+// threads reach only the block's lock-free list, its words of detached slots and its constants.
 unsafe impl Send for Arena {}
 
 impl Arena {
@@ -304,13 +308,13 @@ impl Arena {
         })
     }
 
-    /// Takes home what was dropped elsewhere.
+    /// Puts the slots that were dropped elsewhere on the private list.
     #[cold]
     fn collect(&mut self) {
         // SAFETY: the block lives as long as the arena; it is borrowed apart from the list below.
         let inner = unsafe { self.inner.as_ref() };
         inner.take_returned(|index| {
-            // The list takes no index beyond its links, of which there are as many as slots.
+            // The list takes no index beyond its links, and it has one link for each slot.
             if let Some(place) = self.free.get_mut(self.home) {
                 *place = index;
                 self.home = self.home.wrapping_add(1);
@@ -319,7 +323,7 @@ impl Arena {
     }
 
     fn inner(&self) -> &ArenaInner {
-        // SAFETY: made in `new`, freed in `drop` alone.
+        // SAFETY: made in `new`, freed only in `drop`.
         unsafe { self.inner.as_ref() }
     }
 
@@ -329,8 +333,8 @@ impl Arena {
         // SAFETY: below `home`, which is at most the number of entries.
         let index = unsafe { *self.free.get_unchecked(top) };
         self.home = top;
-        // SAFETY: 1. the block is live and the list holds indices of its slots alone; 2. what
-        // is on the list is home, and it was just taken off.
+        // SAFETY: 1. The block is live, and the list holds only indices of its slots. 2. A slot on the list is not out,
+        // and this one was just taken off.
         Some(unsafe { Slot::from_parts(self.inner, index) })
     }
 }
@@ -358,12 +362,12 @@ impl doorbell_core::provider::Arena for Arena {
     #[inline]
     fn release(&mut self, slot: Slot) {
         if slot.home() != self.inner {
-            // Another arena's: dropping it sends it to its own.
+            // The slot belongs to another arena. Dropping it returns it there.
             return drop(slot);
         }
         let index = slot.into_index();
-        // SAFETY: the slot was out, so of as many indices as there are entries at least one is not
-        // on the list, and each on it stands there once: `home` is below their number.
+        // SAFETY: there are as many entries as indices. The slot was out, so at least one index is not on the list, and
+        // no index is on it twice: `home` is below the number of entries.
         let place = unsafe { self.free.get_unchecked_mut(self.home) };
         *place = index;
         self.home = self.home.wrapping_add(1);
@@ -376,8 +380,8 @@ impl doorbell_core::provider::Arena for Arena {
     }
 
     fn attacher(&self) -> Attacher {
-        // SAFETY: the block is live; the arena and the orphan it becomes share one guard, and free the
-        // block only where that is in no other hands (`Orphan`).
+        // SAFETY: the block is live; the arena and the orphan that it becomes share one guard, and free the
+        // block only if nothing else holds the guard (`Orphan`).
         unsafe { Attacher::new(self.inner, &self.guard) }
     }
 
@@ -404,8 +408,8 @@ impl Drop for Arena {
     fn drop(&mut self) {
         self.collect();
         let guard = core::mem::take(&mut self.guard);
-        // SAFETY: the block was boxed in `new`, and this was its owner; what is on the own list is
-        // home; the attachers of the block were made of this guard, or of one another.
+        // SAFETY: the block was boxed in `new`, and this was its owner; the slots on the private list are not out; the
+        // attachers of the block were made of this guard, or of one another.
         let orphan = unsafe { Orphan::new(self.inner, self.home, self.slots as usize, guard) };
         orphan.settle();
     }
@@ -422,7 +426,7 @@ impl fmt::Debug for Arena {
     }
 }
 
-/// The region an arena of this config needs, for a device on this node, and its cut.
+/// Maps the region that an arena of this config needs, for a device on this node, and returns it with its cut.
 pub(crate) fn map_for(config: &ArenaConfig, device_node: Option<u16>) -> Result<(Region, Cut), MemoryError> {
     let (cut, bytes) = Cut::for_config(config)?;
     if config.placement.on_demand {

@@ -1,4 +1,4 @@
-//! Attachers: what makes slots of an arena's detached words on other threads.
+//! Attachers: they make slots of an arena's detached words, on other threads.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -10,18 +10,19 @@ use doorbell_core::provider::DetachedSlot;
 use crate::arena::ArenaInner;
 use crate::{Slot, orphan};
 
-/// Makes slots of what was detached from one arena, on any thread.
+/// Makes slots of the detached slots of one arena, on any thread.
 ///
-/// It keeps the arena's memory: dropped last, it frees that of an arena that is gone.
+/// An attacher keeps the memory of its arena. If the arena is gone and its slots have returned, dropping the last attacher
+/// frees the memory.
 pub struct Attacher {
-    /// The arena's block, which is not freed while there is a clone of `guard` beside the owner's.
+    /// The arena's block, which is not freed while a clone of `guard` exists besides the owner's.
     home: NonNull<ArenaInner>,
-    /// There until the drop.
+    /// Present until the drop.
     guard: ManuallyDrop<Arc<()>>,
 }
 
-// SAFETY: it reaches the block by its words of detached slots alone, which are atomics, and by what
-// never changes; the guard is an `Arc` of nothing.
+// SAFETY: of the block it reaches only the words of detached slots, which are atomics, and fields that never
+// change; the guard is an `Arc` of nothing.
 unsafe impl Send for Attacher {}
 // SAFETY: as above.
 unsafe impl Sync for Attacher {}
@@ -30,7 +31,7 @@ impl Attacher {
     /// Attaches slots of this block.
     ///
     /// # Safety
-    /// The block is live, and whoever frees it has found the guard in no other hands before.
+    /// The block is live, and its owner frees it only after it has found that nothing else holds the guard.
     pub(crate) unsafe fn new(home: NonNull<ArenaInner>, guard: &Arc<()>) -> Self {
         Self {
             home,
@@ -39,8 +40,8 @@ impl Attacher {
     }
 }
 
-/// Makes a slot of what was detached from this block; `None` where it is not detached now, or
-/// another was faster.
+/// Makes a slot of one that was detached from this block. Returns `None` if it is not detached now, or if another caller
+/// was faster.
 ///
 /// # Safety
 /// The block is live until this returns.
@@ -56,9 +57,9 @@ pub(crate) unsafe fn attach(home: NonNull<ArenaInner>, slot: DetachedSlot) -> Op
     if !inner.detachments().attach(index, tag) {
         return None;
     }
-    // SAFETY: 1. The block is live, and only indices below the number of slots have a word that could be
-    // detached. 2. The word was exchanged here, so the value is this caller's alone to make, as
-    // `ArenaInner::detachments` says.
+    // SAFETY: 1. The block is live, and only an index below the number of slots has a word that can be
+    // detached. 2. The word was exchanged here, so only this caller may make the value, as
+    // `ArenaInner::detachments` states.
     let mut slot = unsafe { Slot::from_parts(home, index) };
     slot.set_length(len_bytes);
     Some(slot)
@@ -69,7 +70,7 @@ impl doorbell_core::provider::Attacher for Attacher {
 
     #[inline]
     fn attach(&self, slot: DetachedSlot) -> Option<Slot> {
-        // SAFETY: the guard, which this has until it is dropped, keeps the block.
+        // SAFETY: the attacher has the guard until it is dropped, and the guard keeps the block.
         unsafe { attach(self.home, slot) }
     }
 
@@ -81,14 +82,14 @@ impl doorbell_core::provider::Attacher for Attacher {
 
 impl Clone for Attacher {
     fn clone(&self) -> Self {
-        // SAFETY: the block is live, and its freeing waits for the guard, as for this one.
+        // SAFETY: the block is live, and it is not freed while a clone of the guard exists, as for this attacher.
         unsafe { Self::new(self.home, &self.guard) }
     }
 }
 
 impl Drop for Attacher {
     fn drop(&mut self) {
-        // SAFETY: dropped here once; the block is not touched from here on, unless by whoever owns it.
+        // SAFETY: dropped here once; from here on only the owner touches the block.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
         orphan::reclaim();
     }

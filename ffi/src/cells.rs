@@ -1,8 +1,8 @@
-//! The cells of a send queue: memory of its own that requests go out from in place.
+//! The cells of a send queue: memory of the queue from which the device reads messages in place.
 //!
-//! They are slots that the queue owns, one for each request of its ring. Whose a cell is follows from the position
-//! of its request. While that is posted and not retired, the cell is the device's. Else a batch or a [`LoneCell`]
-//! leads to it, and only to that of the next request: each of them has the queue for itself.
+//! Cells are slots that the queue owns, one for each request of its ring. The position of the request decides which side
+//! may touch its cell. While the request is posted and not retired, the device may. Otherwise a batch or a [`LoneCell`]
+//! leads to the cell, and only to the cell of the next request: each of them borrows the queue exclusively.
 
 use core::fmt;
 
@@ -22,8 +22,8 @@ use crate::{Slot, unposted};
 pub(crate) struct Cells(Box<[Slot]>);
 
 impl Cells {
-    /// Takes so many cells of these slots, which are of one arena and registered in this domain, and gives them to the ring, which
-    /// has no more requests.
+    /// Takes `needed` of these slots as cells and gives them to the ring, which has no more requests than that. The slots
+    /// have to be of one arena that is registered in this domain.
     pub(crate) fn furnish(
         &mut self,
         ring: &mut SendRing,
@@ -43,10 +43,10 @@ impl Cells {
     }
 }
 
-/// The cell of a request that is posted by itself. The queue is borrowed exclusively meanwhile.
+/// The cell of a request that is posted alone. Until then the queue is borrowed exclusively.
 pub struct LoneCell<'q> {
     pub(crate) vacancy: Vacancy<'q>,
-    /// The ring, whose first request is its own, and plain.
+    /// The ring. Its first request is the one of this cell, and plain.
     pub(crate) ring: &'q mut SendRing,
     pub(crate) post_send: PostSend,
     pub(crate) shared: &'q Shared,
@@ -79,8 +79,8 @@ impl doorbell_core::provider::LoneCell for LoneCell<'_> {
         let (post_send, qp) = (self.post_send, self.shared.as_ptr());
         let post = |request: *mut ibv_send_wr, refused: &mut *mut ibv_send_wr| {
             // SAFETY: (ibv_post_send(3)) 1. The queue pair is live, held by the queue that is borrowed, and the function is
-            // its provider's. 2. The request is linked to none, and its element is written. 3. The memory stays, as
-            // `Cells` says.
+            // its provider's. 2. The request is linked to no other, and its element is written. 3. The memory stays, as
+            // `Cells` describes.
             unsafe { post_send(qp, request, refused) }
         };
         // SAFETY: as above.
@@ -101,7 +101,8 @@ impl doorbell_core::provider::LoneCell for LoneCell<'_> {
     }
 }
 
-/// Takes the request back that the device refused. One that it did not name counts as posted: it may have it.
+/// Takes back the request that the device refused. A request that the device did not name counts as posted, since the
+/// device may have it.
 #[cold]
 fn not_posted(table: &mut Table, status: i32, is_posted: bool) -> PostError {
     let posted = u32::from(is_posted);

@@ -1,22 +1,22 @@
 //! Table of a completion queue's channels: whether each is taken, and the generation at which its next queue
 //! begins.
 //!
-//! A completion names its request by channel, slot and generation alone. So no two live queues of one kind share
+//! A completion names its request only by channel, slot and generation. So no two live queues of one kind share
 //! a channel on one completion queue. A queue that follows another on its channel begins after all generations
 //! that the other used, since some devices leave completions of a destroyed queue pair where they can still be
 //! polled.
 //!
 //! Generations wrap round after 2^24. A stale completion that was polled but kept is recognized by its age
-//! (`doorbell_core::ledger`). An unpolled one matters only until the completion queue was once seen empty. The
-//! number of queues that may follow each other on a channel in that time is bounded here. The bound is far below
-//! a full round of generations, since each queue leaves only the few that were in flight when it went.
+//! (`doorbell_core::ledger`). An unpolled one matters only until the completion queue has been seen empty once. The
+//! number of queues that may follow each other on a channel until then is bounded here. The bound is far below
+//! a full round of generations, since each queue leaves only the few that were in flight at its end.
 //!
 //! A queue that is reset continues after all generations it used, and forgets at most 65,536 requests each time.
-//! The allowed number of resets stays far below a full round, too, even if no completion is redeemed between
+//! The allowed number of resets also stays far below a full round, even if no completion is redeemed between
 //! them.
 //!
-//! Shared receive queues complete in any order, so no generation lies behind all that one used:
-//! each has a number of its own in the place of the channel.
+//! Shared receive queues complete in any order, so no generation follows all those that such a queue used. Instead of
+//! a channel, each of them has a number that no other has.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ use doorbell_core::WorkKind;
 use doorbell_core::provider::ProviderError;
 use doorbell_core::work_id::CHANNELS_MAX;
 
-/// Queues that may follow each other on one channel before the completion queue was empty.
+/// Queues that may follow each other on one channel while the completion queue has not been seen empty.
 const LIVES_MAX: u32 = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -42,17 +42,17 @@ struct NumberUse {
     next_generation: u32,
     /// How often the completion queue had been seen empty when the last queue began.
     emptied: u64,
-    /// How many queues began since it was.
+    /// How many queues began since then.
     lives: u32,
 }
 
 impl Channels {
-    /// Takes a channel; says at which generation its queue begins.
+    /// Takes a channel and returns the generation at which its queue begins.
     ///
     /// `emptied` counts how often the completion queue was seen empty.
     ///
     /// # Errors
-    /// It is taken (`EEXIST`), or the completion queue must be polled first (`EBUSY`).
+    /// The channel is taken (`EEXIST`), or the completion queue must be polled first (`EBUSY`).
     pub(crate) fn take(&self, kind: WorkKind, channel: u32, emptied: u64) -> Result<u32, ProviderError> {
         let mut entries = self.lock();
         let entry = entries.entry((kind, channel)).or_default();
@@ -78,10 +78,10 @@ impl Channels {
         Ok(entry.next_generation)
     }
 
-    /// Counts another life of a queue that keeps its channel, being reset.
+    /// Counts another life of a queue that is reset and keeps its channel.
     ///
     /// # Errors
-    /// It had too many (`EBUSY`).
+    /// The channel has had too many lives (`EBUSY`).
     pub(crate) fn live_on(&self, kind: WorkKind, channel: u32) -> Result<(), ProviderError> {
         let mut entries = self.lock();
         let entry = entries.entry((kind, channel)).or_default();
@@ -96,13 +96,13 @@ impl Channels {
         Ok(())
     }
 
-    /// Whether a queue has this channel, or one that could not be destroyed.
+    /// Whether a queue has this channel, even one that could not be destroyed.
     pub(crate) fn is_taken(&self, kind: WorkKind, channel: u32) -> bool {
         let entries = self.lock();
         entries.get(&(kind, channel)).is_some_and(|entry| entry.live)
     }
 
-    /// Gives a channel back, its queue being destroyed; the next one begins at this generation.
+    /// Gives back the channel of a destroyed queue. The next queue on it begins at this generation.
     pub(crate) fn give_back(&self, kind: WorkKind, channel: u32, next_generation: u32) {
         if let Some(entry) = self.lock().get_mut(&(kind, channel)) {
             entry.live = false;
@@ -110,10 +110,10 @@ impl Channels {
         }
     }
 
-    /// A number for a shared receive queue, which no other on this completion queue ever has.
+    /// Returns a number for a shared receive queue that no other on this completion queue ever has.
     ///
     /// # Errors
-    /// As many were made as there are numbers (`EBUSY`).
+    /// All numbers are used up (`EBUSY`).
     pub(crate) fn number_shared(&self) -> Result<u32, ProviderError> {
         // Relaxed: only the number matters.
         let drawn = self
@@ -128,7 +128,7 @@ impl Channels {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(WorkKind, u32), NumberUse>> {
-        // Nothing panics while it is held; were it so, each entry would still be whole.
+        // Nothing panics while the lock is held. Even after a panic each entry would be whole.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! A completion: the token that exactly one queue can redeem, once, lent or kept.
+//! A completion: a token, lent or kept, that exactly one queue can redeem, once.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
 /// A completion, as a [`CompletionQueue`](crate::CompletionQueue) lends it.
 ///
-/// It can be neither cloned:
+/// A lent completion can be neither cloned:
 /// ```compile_fail,E0599
 /// # fn f(completion: doorbell_ffi::LentCompletion<'_>) {
 /// let twin = completion.clone();
@@ -37,10 +37,10 @@ use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 /// # }
 /// ```
 pub struct LentCompletion<'c> {
-    /// Completion as the device wrote it. In a failed one only the id, the status, the vendor's error and the
+    /// The completion as the device wrote it. If it failed, only the id, the status, the vendor's error and the
     /// queue pair are valid (S7).
     wc: &'c ibv_wc,
-    // Borrowed, so that it is two words, which functions take in registers.
+    // Borrowed, so that a lent completion is two words, which functions take in registers.
     origin: &'c Origin,
 }
 
@@ -72,7 +72,7 @@ impl doorbell_core::provider::LentCompletion for LentCompletion<'_> {
 
 /// A completion that was kept.
 ///
-/// It can be neither cloned:
+/// A kept completion can be neither cloned:
 /// ```compile_fail,E0599
 /// # fn f(completion: doorbell_ffi::Completion) {
 /// let twin = completion.clone();
@@ -96,22 +96,22 @@ impl doorbell_core::provider::Completion for Completion {
 }
 
 impl<'c> LentCompletion<'c> {
-    /// The token for what a poll gave.
+    /// Makes the token for a completion that a poll returned.
     #[inline]
     pub(crate) const fn new(wc: &'c ibv_wc, origin: &'c Origin) -> Self {
         Self { wc, origin }
     }
 
-    /// Completion queue that it came from.
+    /// The completion queue that it came from, and its number there.
     #[inline]
     pub(crate) const fn origin(&self) -> Origin {
         *self.origin
     }
 
-    /// Whether a SEND came, and how many bytes of it.
+    /// Length of the message in bytes if this is a SEND that arrived.
     #[inline(always)]
     pub(crate) fn message_bytes(&self) -> Option<u32> {
-        // Both words at once: they lie side by side.
+        // Compares both words at once, since they are adjacent.
         let outcome = |status: ibv_wc_status, opcode: ibv_wc_opcode| {
             u64::from(status.0) | u64::from(opcode.0) << u32::BITS
         };
@@ -128,7 +128,7 @@ impl<'c> LentCompletion<'c> {
         self.wc.status.0 == ibv_wc_status::IBV_WC_SUCCESS.0
     }
 
-    /// Kind of operation that consumed the receive. A failed completion does not say it (S7).
+    /// Kind of the operation that consumed the receive. A failed completion does not tell it (S7).
     #[inline]
     pub(crate) fn arrival_kind(&self) -> ArrivalKind {
         if !self.is_success() {
@@ -141,30 +141,30 @@ impl<'c> LentCompletion<'c> {
         }
     }
 
-    /// How many bytes came; zero on failure. A GRH is not among them on a reliable connection,
-    /// whatever the flags say.
+    /// How many bytes arrived, 0 on failure. On a reliable connection a GRH is never among them, even if the flags
+    /// claim one.
     #[inline]
     pub(crate) const fn bytes(&self) -> u32 {
         if self.is_success() { self.wc.byte_len } else { 0 }
     }
 
-    /// Which queue pair sent the datagram it is of.
+    /// The queue pair that sent the datagram.
     #[inline]
     pub(crate) const fn source_qpn(&self) -> Qpn {
         Qpn::from_low_bits(self.wc.src_qp)
     }
 
-    /// Whether the datagram it is of has a header in front; not so on failure.
+    /// Whether a GRH precedes the datagram. False on failure.
     #[inline]
     pub(crate) const fn has_route(&self) -> bool {
         self.is_success() && self.wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0
     }
 
-    /// The peer's word, in host order.
+    /// The peer's immediate word, in host order.
     #[inline]
     pub(crate) fn immediate(&self) -> Option<u32> {
         let present = self.is_success() && self.wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        // SAFETY: both members are words of 32 bits; the array it was polled into began zeroed.
+        // SAFETY: both members are words of 32 bits, and the array that the completion was polled into began zeroed.
         let word = unsafe { self.wc.imm_data_invalidated_rkey_union.imm_data };
         present.then_some(u32::from_be(word))
     }
@@ -187,10 +187,10 @@ impl fmt::Debug for LentCompletion<'_> {
     }
 }
 
-/// Names a new completion queue.
+/// Returns an id for a new completion queue.
 pub(crate) fn fresh_queue() -> QueueId {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: only the number matters. It does not come round: 2^64 queues.
+    // Relaxed: only the number matters. It wraps round only after 2^64 queues.
     QueueId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 

@@ -1,4 +1,4 @@
-//! Completion queues: polled, or armed to notify through a descriptor.
+//! Completion queues: they are polled, or armed to notify through a descriptor.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -22,12 +22,11 @@ use crate::{Claim, Descriptor, Waker, errno, events};
 /// How many completions one call takes from the device at most.
 pub(crate) const POLL_MAX: usize = 16;
 
-/// How many notifications are acknowledged at once. Each call takes a lock that the queue's
-/// destruction waits at, so few calls are better; the number itself only has to be small
-/// beside the 32 bits of libibverbs' counter. Source: `ibv_get_cq_event(3)`.
+/// How many notifications are acknowledged at once. Each call takes a lock, so few calls are better. The number only has
+/// to be small compared with 2^32, since libibverbs counts in 32 bits. Source: `ibv_get_cq_event(3)`.
 const ACKNOWLEDGED_AT_ONCE: u32 = 64;
 
-/// The queue in the device, alive as long as a queue pair completes into it.
+/// The queue in the device. It lives as long as a queue pair completes into it.
 ///
 /// Queue pairs that complete into it hold an `Arc` of this, and so does the [`CompletionQueue`]. The latter takes
 /// all events and has acknowledged each before it is dropped, so destroying the queue does not wait.
@@ -59,7 +58,7 @@ impl CompletionInner {
         &self.context
     }
 
-    /// The ledger of a queue that completes here, and began when so many completions had been polled.
+    /// Makes the ledger of a queue that completes here and began after this many completions had been polled.
     pub(crate) const fn ledger(&self, polled: u64) -> Ledger {
         Ledger::new(self.id, polled)
     }
@@ -68,11 +67,11 @@ impl CompletionInner {
 impl Drop for CompletionInner {
     #[doc(alias = "ibv_destroy_cq")]
     fn drop(&mut self) {
-        // SAFETY: made in `CompletionQueue::new` and destroyed here alone, when nobody completes into
-        // it and all its events are acknowledged, as the type says (ibv_create_cq(3), ibv_get_cq_event(3)).
+        // SAFETY: made in `CompletionQueue::new` and destroyed only here, when nothing completes into it any more and
+        // all its events are acknowledged, as the type describes (ibv_create_cq(3), ibv_get_cq_event(3)).
         let status = unsafe { rdma_sys::ibv_destroy_cq(self.cq.as_ptr()) };
         if errno::from_value("ibv_destroy_cq", status).is_err() {
-            // It stays, and so must its channel and its device.
+            // The queue still exists, so its channel and its device have to stay as well.
             Leaked::CompletionQueue.count();
             return;
         }
@@ -83,12 +82,12 @@ impl Drop for CompletionInner {
     }
 }
 
-/// A completion channel of one queue's own, what is lent of it to event loops, and what else wakes.
+/// The completion channel of one queue, the descriptors that are lent to event loops, and the waker.
 struct Notifier {
     notification: Descriptor,
     waking: Descriptor,
     waker: Waker,
-    // Goes last: the others watch it.
+    // Dropped last: the notification descriptor watches it.
     channel: NotificationChannel,
 }
 
@@ -97,7 +96,7 @@ impl Notifier {
         let waker = Waker::new()?;
         let channel = NotificationChannel::new(context)?;
         events::set_nonblocking(channel.fd)?;
-        // SAFETY: open as long as the channel, and not used behind this call.
+        // SAFETY: open as long as the channel, and not used after this function returns.
         let fd = unsafe { BorrowedFd::borrow_raw(channel.fd) };
         Ok(Self {
             notification: Descriptor::new(fd)?,
@@ -124,7 +123,7 @@ impl NotificationChannel {
         let channel = errno::from_pointer("ibv_create_comp_channel", channel)?;
         Ok(Self {
             channel,
-            // SAFETY: a live channel, whose descriptor is set before it is returned.
+            // SAFETY: the channel is live, and its descriptor was set before it was returned.
             fd: unsafe { channel.as_ref() }.fd,
             context: ManuallyDrop::new(Arc::clone(context)),
         })
@@ -139,11 +138,11 @@ impl NotificationChannel {
 impl Drop for NotificationChannel {
     #[doc(alias = "ibv_destroy_comp_channel")]
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed here alone, after the one queue that used it
+        // SAFETY: made in `new`, and destroyed only here, after the one queue that used it
         // (ibv_create_comp_channel(3)).
         let status = unsafe { rdma_sys::ibv_destroy_comp_channel(self.channel.as_ptr()) };
         if errno::from_value("ibv_destroy_comp_channel", status).is_err() {
-            // It stays, and so must its device.
+            // The channel still exists, so its device has to stay open as well.
             Leaked::CompletionChannel.count();
             return;
         }
@@ -154,21 +153,21 @@ impl Drop for NotificationChannel {
 
 type PollCq = unsafe extern "C" fn(*mut rdma_sys::ibv_cq, i32, *mut ibv_wc) -> i32;
 
-/// A completion queue; polled by one thread.
+/// A completion queue. One thread polls it.
 pub struct CompletionQueue {
     inner: Arc<CompletionInner>,
     poll_cq: PollCq,
     depth: u32,
-    /// How many completions it gave out.
+    /// How many completions it has handed out.
     polled: u64,
-    /// How often a poll found nothing.
+    /// How many polls found nothing.
     emptied: u64,
     /// Notifications taken, but not yet acknowledged to libibverbs.
     unacknowledged: u32,
-    /// Completions as the device writes them. They are zeroed at first, so the fields that a failed one leaves
-    /// alone are never uninitialised (S7).
+    /// Completions as the device writes them. They begin zeroed, so the fields that a failed completion does not write
+    /// are never uninitialised (S7).
     batch: Box<[ibv_wc; POLL_MAX]>,
-    /// The rest of a batch that a callback that panicked left. Until it is taken, `poll_cq` is [`left_over`].
+    /// The rest of a batch whose callback panicked. Until a poll takes it, `poll_cq` is [`left_over`].
     rest: Range<usize>,
 }
 
@@ -194,11 +193,11 @@ impl CompletionQueue {
         let channel = notifier
             .as_ref()
             .map_or(ptr::null_mut(), |notifier| notifier.channel.as_ptr());
-        // SAFETY: a live context, and a channel of it that outlives the queue, or none
+        // SAFETY: the context is live, and the channel, if there is one, is of that context and outlives the queue
         // (ibv_create_cq(3)).
         let cq = unsafe { rdma_sys::ibv_create_cq(context.as_ptr(), depth, ptr::null_mut(), channel, 0) };
         let cq = errno::from_pointer("ibv_create_cq", cq)?;
-        // SAFETY: a live queue, whose size is set before it is returned.
+        // SAFETY: the queue is live, and its size was set before it was returned.
         let granted = unsafe { (*cq.as_ptr()).cqe };
         // SAFETY: integers only, for which zero bytes are a value.
         let zeroed: ibv_wc = unsafe { core::mem::zeroed() };
@@ -220,7 +219,7 @@ impl CompletionQueue {
         })
     }
 
-    /// Moves what a callback that panicked left to where a poll finds it, and returns how many completions it is.
+    /// Moves the completions that a panicking callback left to the start of the batch, and returns their number.
     #[cold]
     fn take_left_over(&mut self, status: i32) -> Result<i32, ProviderError> {
         let rest = core::mem::take(&mut self.rest);
@@ -229,7 +228,7 @@ impl CompletionQueue {
             return Err(poll_failed(status));
         };
         self.poll_cq = self.inner.context.data_path().poll_cq;
-        // They are counted again, and keep their numbers.
+        // The poll counts them again, so they keep their numbers.
         self.polled = self.polled.wrapping_sub(again);
         if rest.end <= self.batch.len() {
             self.batch.copy_within(rest, 0);
@@ -241,17 +240,17 @@ impl CompletionQueue {
         &self.inner
     }
 
-    /// The ledger of a queue that is made now and completes here.
+    /// Makes the ledger of a queue that is created now and completes here.
     pub(crate) fn ledger(&self) -> Ledger {
         self.inner.ledger(self.polled)
     }
 
-    /// How many completions it gave out.
+    /// How many completions it has handed out.
     pub(crate) const fn polled(&self) -> u64 {
         self.polled
     }
 
-    /// How often a poll found nothing.
+    /// How many polls found nothing.
     pub(crate) const fn emptied(&self) -> u64 {
         self.emptied
     }
@@ -260,8 +259,8 @@ impl CompletionQueue {
     #[doc(alias = "ibv_ack_cq_events")]
     fn acknowledge_taken(&mut self) {
         if self.unacknowledged > 0 {
-            // SAFETY: the queue is live; its channel is its own, so all that was taken is about it,
-            // and is acknowledged once each (ibv_get_cq_event(3)).
+            // SAFETY: the queue is live. No other queue uses its channel, so every event taken is about this queue,
+            // and each is acknowledged once (ibv_get_cq_event(3)).
             unsafe { rdma_sys::ibv_ack_cq_events(self.inner.as_ptr(), self.unacknowledged) };
             self.unacknowledged = 0;
         }
@@ -286,8 +285,8 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     fn poll<F: FnMut(LentCompletion<'_>)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
         const ROOM: i32 = 16;
         const { assert!(POLL_MAX == ROOM as usize) };
-        // SAFETY: the queue is live, the function its provider's, and the array has room for as
-        // many as are asked for (ibv_poll_cq(3)).
+        // SAFETY: the queue is live, the function is its provider's, or `left_over`, and the array has room for the
+        // number of completions asked for (ibv_poll_cq(3)).
         let mut count = unsafe { (self.poll_cq)(self.inner.as_ptr(), ROOM, self.batch.as_mut_ptr()) };
         if count == 0 {
             self.emptied = self.emptied.wrapping_add(1);
@@ -308,7 +307,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
             queue: self.inner.id,
             sequence: self.polled,
         };
-        // Before what may panic: no two completions have the same number.
+        // Before the callbacks, which may panic, so that no two completions have the same number.
         self.polled = self.polled.wrapping_add(taken.into());
         let mut left = LeftOver {
             completions: polled.iter(),
@@ -352,7 +351,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     fn arm(&mut self, solicited_only: bool) -> Result<(), ProviderError> {
         self.notifier("ibv_req_notify_cq")?;
         let req_notify_cq = self.inner.context.data_path().req_notify_cq;
-        // SAFETY: the queue is live and has a channel, the function is its provider's
+        // SAFETY: the queue is live and has a channel, and the function is its provider's
         // (ibv_req_notify_cq(3)).
         let status = unsafe { req_notify_cq(self.inner.as_ptr(), i32::from(solicited_only)) };
         errno::from_value("ibv_req_notify_cq", status)
@@ -403,8 +402,8 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
             tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: span.subsec_nanos().into(),
         };
-        // SAFETY: as many writable entries as are said, and a time, all of which outlive the call;
-        // no signal mask (ppoll(2)).
+        // SAFETY: as many writable entries as the count states, and a time, which all outlive the call; no signal
+        // mask (ppoll(2)).
         let status = unsafe {
             libc::ppoll(
                 entries.as_mut_ptr(),
@@ -426,7 +425,7 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// A batch that is being handed out: dropped, as by a panic, it keeps what is left of it for the next poll.
+/// A batch that is being handed out. If a panic drops it, it keeps its remaining completions for the next poll.
 struct LeftOver<'q> {
     completions: core::slice::Iter<'q, ibv_wc>,
     taken: usize,
@@ -435,7 +434,7 @@ struct LeftOver<'q> {
 }
 
 impl Drop for LeftOver<'_> {
-    // In line, so that it is nowhere but in registers while nothing panics.
+    // Inlined, so that it stays in registers while nothing panics.
     #[inline(always)]
     fn drop(&mut self) {
         keep_rest(self.completions.len(), self.taken, self.rest, self.poll_cq);
@@ -450,8 +449,8 @@ fn keep_rest(left: usize, taken: usize, rest: &mut Range<usize>, poll_cq: &mut P
     }
 }
 
-/// Stands in for the device's function while completions are left over, so that a poll looks for them where it fails
-/// and nowhere else.
+/// Replaces the device's function while completions are left over, so that a poll checks for them only on its failure
+/// path.
 unsafe extern "C" fn left_over(_: *mut rdma_sys::ibv_cq, _: i32, _: *mut ibv_wc) -> i32 {
     -1
 }

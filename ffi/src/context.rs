@@ -1,4 +1,4 @@
-//! An open device: what everything else is made from.
+//! An open device, from which everything else is made.
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -17,14 +17,14 @@ use crate::{
     CompletionQueue, Descriptor, ProtectionDomain, Rdma, clock, dmabuf, errno, events, interface, port,
 };
 
-/// Function of a provider that posts to a shared receive queue.
+/// Provider function that posts to a shared receive queue.
 pub(crate) type PostShared = unsafe extern "C" fn(
     *mut rdma_sys::ibv_srq,
     *mut rdma_sys::ibv_recv_wr,
     *mut *mut rdma_sys::ibv_recv_wr,
 ) -> i32;
 
-/// The data-path calls of a device, looked up once: what its provider put into its context.
+/// The data-path functions that a device's provider put into its context, looked up once.
 #[derive(Clone, Copy)]
 pub(crate) struct DataPath {
     pub(crate) post_send: unsafe extern "C" fn(
@@ -37,7 +37,7 @@ pub(crate) struct DataPath {
         *mut rdma_sys::ibv_recv_wr,
         *mut *mut rdma_sys::ibv_recv_wr,
     ) -> i32,
-    /// Not every device has shared receive queues.
+    /// `None` if the device has no shared receive queues.
     pub(crate) post_srq_recv: Option<PostShared>,
     pub(crate) poll_cq: unsafe extern "C" fn(*mut rdma_sys::ibv_cq, i32, *mut rdma_sys::ibv_wc) -> i32,
     pub(crate) req_notify_cq: unsafe extern "C" fn(*mut rdma_sys::ibv_cq, i32) -> i32,
@@ -50,10 +50,10 @@ pub(crate) struct ContextInner {
     quirks: Quirks,
     limits: DeviceLimits,
     ports: u8,
-    /// The node it is on, where the platform says one.
+    /// The NUMA node of the device, if the platform names one.
     numa_node: Option<u16>,
     data_path: DataPath,
-    /// The descriptor that is lent to event loops.
+    /// Descriptor that is lent to event loops.
     events: Descriptor,
 }
 
@@ -63,7 +63,7 @@ unsafe impl Send for ContextInner {}
 // SAFETY: as above.
 unsafe impl Sync for ContextInner {}
 
-/// A context that closes unless it is kept.
+/// A context that is closed on drop, unless it is forgotten.
 struct Opened(NonNull<rdma_sys::ibv_context>);
 
 impl Drop for Opened {
@@ -74,8 +74,8 @@ impl Drop for Opened {
 
 #[doc(alias = "ibv_close_device")]
 fn close(context: NonNull<rdma_sys::ibv_context>) {
-    // SAFETY: opened by `ContextInner::open`, and closed by its one owner; all that was made from
-    // it holds an `Arc` of that owner, so nothing is left (ibv_open_device(3)).
+    // SAFETY: opened by `ContextInner::open`, and closed by its one owner. Every object made from it holds an `Arc` of
+    // that owner, so no such object is left (ibv_open_device(3)).
     let status = unsafe { rdma_sys::ibv_close_device(context.as_ptr()) };
     if errno::from_value("ibv_close_device", status).is_err() {
         Leaked::Context.count();
@@ -86,7 +86,7 @@ impl ContextInner {
     /// Opens a device of the list.
     ///
     /// # Safety
-    /// `device` is an entry of a device list that is not freed yet.
+    /// `device` is an entry of a device list that has not been freed.
     #[doc(alias = "ibv_open_device")]
     pub(crate) unsafe fn open(
         device: NonNull<rdma_sys::ibv_device>,
@@ -100,7 +100,7 @@ impl ContextInner {
         // SAFETY: a field of a live context, written before it was returned.
         let async_fd = unsafe { (*context).async_fd };
         events::set_nonblocking(async_fd)?;
-        // SAFETY: open as long as the context, and not used behind this call.
+        // SAFETY: open as long as the context, and not used after this function returns.
         let events = Descriptor::new(unsafe { BorrowedFd::borrow_raw(async_fd) })?;
         // SAFETY: as above.
         let data_path = data_path(&unsafe { (*context).ops })?;
@@ -143,12 +143,12 @@ impl ContextInner {
         &self.data_path
     }
 
-    /// The NUMA node it is on, where the platform says one.
+    /// The NUMA node of the device, if the platform names one.
     pub(crate) const fn numa_node(&self) -> Option<u16> {
         self.numa_node
     }
 
-    /// How many ports it has, numbered from 1.
+    /// How many ports the device has, numbered from 1.
     pub(crate) const fn ports(&self) -> u8 {
         self.ports
     }
@@ -172,7 +172,8 @@ fn data_path(ops: &rdma_sys::ibv_context_ops) -> Result<DataPath, ProviderError>
     })
 }
 
-/// Operations whose memory a device can page on demand. They count only where it has paging at all.
+/// Operations whose memory a device can page on demand. The per-operation bits count only if the device has on-demand
+/// paging at all.
 fn on_demand(capabilities: &rdma_sys::ibv_odp_caps) -> OnDemand {
     let general = rdma_sys::ibv_odp_general_caps::IBV_ODP_SUPPORT.0;
     if capabilities.general_caps & u64::from(general) == 0 {
@@ -243,17 +244,17 @@ impl Context {
         self.inner.quirks()
     }
 
-    /// How many ports it has, numbered from 1.
+    /// How many ports the device has, numbered from 1.
     #[must_use]
     pub fn ports(&self) -> u8 {
         self.inner.ports()
     }
 
-    /// Whether it registers dma-bufs ([`ProtectionDomain::register_dmabuf`]). The device is asked, in a protection domain
-    /// that is made for it.
+    /// Whether the device registers dma-bufs ([`ProtectionDomain::register_dmabuf`]). Asks the device, in a temporary
+    /// protection domain.
     ///
     /// # Errors
-    /// A call failed, so that neither is known.
+    /// A call failed, so the answer is unknown.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn imports_dmabuf(&self) -> Result<bool, ProviderError> {
         imports_dmabuf(&self.inner)
@@ -298,7 +299,7 @@ impl doorbell_core::provider::Context<Rdma> for Context {
 }
 
 impl AsFd for Context {
-    /// Readable when an asynchronous event waits.
+    /// The descriptor is readable while an asynchronous event waits.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.events().as_fd()
     }

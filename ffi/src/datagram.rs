@@ -1,5 +1,5 @@
-//! Datagram queue pairs: the halves of a connection's, with a destination for each request, and a place for the
-//! header of each receive.
+//! Datagram queue pairs: the same halves as those of a connection, with a destination for each request and a place for
+//! the header of each receive.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -23,11 +23,11 @@ use crate::{
     SendQueue, Slot,
 };
 
-/// Bytes in front of a datagram, which its length does not count.
+/// Bytes of the header that precedes a datagram, which the length of the datagram does not count.
 pub(crate) const GRH_BYTES: u32 = 40;
 const _: () = assert!(GRH_BYTES as usize == grh::GRH_BYTES);
 
-/// Makes one in RESET; `headers` has a slot for each of its receives.
+/// Makes a datagram queue pair in RESET. `headers` has a slot for each of its receives.
 pub(crate) fn create(
     domain: &Arc<DomainInner>,
     headers: Arena,
@@ -61,10 +61,10 @@ pub(crate) fn create(
     })
 }
 
-/// Returns a number that distinguishes the address handles of a queue pair from others'.
+/// Returns a number that distinguishes the address handles of one queue pair from those of others.
 fn fresh_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: only the number matters. It does not come round: 2^64 queue pairs.
+    // Relaxed: only the number matters. It wraps round only after 2^64 queue pairs.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -75,7 +75,7 @@ pub struct DatagramQueuePair {
 }
 
 impl DatagramQueuePair {
-    /// Brings it from the state it was brought to before into `next`.
+    /// Brings the queue pair from state `from` into `next`.
     fn modify(
         &mut self,
         call: &'static str,
@@ -121,7 +121,7 @@ impl doorbell_core::provider::DatagramQueuePair for DatagramQueuePair {
 
     fn resume(&mut self) -> Result<(), ProviderError> {
         const CALL: &str = "ibv_modify_qp to RTS";
-        // The device went there by itself: RTS is what it was brought to.
+        // The device entered that state by itself: doorbell last brought the queue pair to RTS.
         let (brought_to, now) = (self.shared.state(), self.shared.query_state()?);
         if now != QpState::SendQueueError {
             return Err(ProviderError {
@@ -154,10 +154,10 @@ impl fmt::Debug for DatagramQueuePair {
     }
 }
 
-/// The send half of a datagram queue pair; with its completion queue it belongs to one thread.
+/// The send half of a datagram queue pair. One thread owns it, together with its completion queue.
 pub struct DatagramSendQueue {
     inner: SendQueue,
-    /// Address handles; one that a posted request names stays here until the request is retired.
+    /// Address handles. A handle that a posted request names stays here until the request is retired.
     addresses: AddressHandles<Address, Addresses>,
     domain: Arc<DomainInner>,
 }
@@ -221,7 +221,7 @@ impl doorbell_core::provider::DatagramSendQueue for DatagramSendQueue {
 
 impl Drop for DatagramSendQueue {
     fn drop(&mut self) {
-        // The device may still look at what its requests name: that waits for the queue pair to end.
+        // The device may still use the handles that its requests name, so they are kept until the queue pair ends.
         self.inner.shared().park_addresses(self.addresses.take_places());
     }
 }
@@ -235,7 +235,7 @@ impl fmt::Debug for DatagramSendQueue {
     }
 }
 
-/// Datagrams staged for one doorbell. Dropping it rings nothing.
+/// Datagrams staged for one doorbell. A batch that is dropped posts nothing.
 pub struct DatagramBatch<'q> {
     inner: SendBatch<'q>,
     addresses: &'q AddressHandles<Address, Addresses>,
@@ -253,7 +253,7 @@ impl DatagramBatch<'_> {
         })
     }
 
-    /// Writes where the datagram goes that was staged last.
+    /// Writes the destination of the datagram that was staged last.
     #[inline]
     fn address_last(&mut self, way: ud_t) {
         if let Some(request) = self.inner.last_staged() {
@@ -313,10 +313,10 @@ impl fmt::Debug for DatagramBatch<'_> {
     }
 }
 
-/// The receive half of a datagram queue pair; with its completion queue it belongs to one thread.
+/// The receive half of a datagram queue pair. One thread owns it, together with its completion queue.
 ///
-/// A receive is a slot of `headers`, of which the device gets as much as a header has, and the slot that was
-/// pushed behind it.
+/// A receive consists of a slot of `headers`, of which the device gets the bytes of one header, and the pushed slot
+/// after it.
 pub struct DatagramReceiveQueue {
     inner: ReceiveQueue,
     headers: Arena,
@@ -394,7 +394,7 @@ impl fmt::Debug for DatagramReceiveQueue {
     }
 }
 
-/// Receives of datagrams, staged for one post. Dropping it posts nothing.
+/// Receives of datagrams, staged for one post. A batch that is dropped posts nothing.
 pub struct DatagramReceiveBatch<'q> {
     inner: ReceiveBatch<'q>,
     headers: &'q mut Arena,
@@ -404,7 +404,7 @@ impl doorbell_core::provider::DatagramReceiveBatch for DatagramReceiveBatch<'_> 
     type Slot = Slot;
 
     fn push(&mut self, slot: Slot) -> Result<Ticket, Refused<Slot>> {
-        // There are as many as receives: where none is home, the queue is full.
+        // There is one header slot for each receive. If none is free, the queue is full.
         let Some(header) = self.headers.lease() else {
             let reason = PushError::Full;
             return Err(Refused { reason, item: slot });
@@ -412,7 +412,7 @@ impl doorbell_core::provider::DatagramReceiveBatch for DatagramReceiveBatch<'_> 
         match self.inner.push([header, slot]) {
             Ok(ticket) => {
                 if let Some([first, ..]) = self.inner.last_elements() {
-                    // A slot is longer: it ends with a cache line.
+                    // The slot is longer, since slots end at the end of a cache line.
                     first.length = GRH_BYTES;
                 }
                 Ok(ticket)

@@ -1,4 +1,4 @@
-//! Descriptors of libibverbs, lent so that they can be watched and not read.
+//! Descriptors of libibverbs, lent so that callers can watch them but not read them.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
@@ -6,23 +6,23 @@ use doorbell_core::provider::ProviderError;
 
 use crate::errno;
 
-/// A descriptor that is readable while another one is: for event loops, by levels or by edges.
+/// A descriptor that is readable while another one is. Event loops may watch it, level-triggered or edge-triggered.
 ///
-/// A borrowed descriptor can be cloned. By a clone of a descriptor of libibverbs, safe code could read events that
-/// libibverbs then never acknowledges, and the destruction of what they are about would wait for ever
-/// (ibv_get_async_event(3), ibv_get_cq_event(3)). This one has nothing to be read.
+/// A borrowed descriptor can be cloned. With a clone of a descriptor of libibverbs, safe code could read events that are
+/// then never acknowledged, and destroying the object of such an event would wait forever
+/// (ibv_get_async_event(3), ibv_get_cq_event(3)). There is nothing to read from this descriptor.
 ///
 /// Source: `epoll(7)`.
 #[derive(Debug)]
 pub struct Descriptor(OwnedFd);
 
 impl Descriptor {
-    /// The number of this descriptor, which is open.
+    /// Makes a descriptor that watches this open one.
     pub(crate) fn new(watched: BorrowedFd<'_>) -> Result<Self, ProviderError> {
-        // SAFETY: makes a descriptor, and touches nothing (epoll_create1(2)).
+        // SAFETY: makes a descriptor, and touches no memory (epoll_create1(2)).
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         let fd = errno::from_minus_one("epoll_create1", fd)?;
-        // SAFETY: made just now, and nobody else's.
+        // SAFETY: made just now, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN as u32,

@@ -1,4 +1,4 @@
-//! Registration of a part of a dma-buf: memory of another device, a GPU for one, that peers reach without a copy.
+//! Registration of a part of a dma-buf: memory of another device, for example a GPU, that peers reach without a copy.
 //!
 //! This process has no pointer to such memory, and nothing here maps it.
 
@@ -18,26 +18,26 @@ use crate::{ProtectionDomain, Window, errno};
 
 const CALL: &str = "ibv_reg_dmabuf_mr";
 
-/// A descriptor that is none.
+/// Number that is not a descriptor.
 const NO_DESCRIPTOR: i32 = -1;
 
-/// The end of every file.
+/// Largest size that a file can have.
 const FILE_BYTES_MAX: u64 = i64::MAX.unsigned_abs();
 
 /// A part of a dma-buf, and the addresses under which work requests know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DmabufRange {
-    /// The offset of its first byte in the buffer.
+    /// The offset of the first byte in the buffer.
     pub offset: u64,
-    /// Its size in bytes, not zero. It ends within the buffer.
+    /// The size in bytes, not 0. The range ends within the buffer.
     pub bytes: usize,
-    /// The address of its first byte in work requests, this host's and a peer's. It is a number of the caller's choice, and
-    /// no pointer, and not 0. It agrees with the offset modulo the size of a page.
+    /// The address of the first byte in work requests of this host and of peers. The caller chooses this number. It is not a
+    /// pointer, not 0, and equals the offset modulo the size of a page.
     pub iova: u64,
 }
 
 impl DmabufRange {
-    /// Checks it against the rules of `ibv_reg_mr(3)`, for a buffer of this size.
+    /// Checks the range against the rules of `ibv_reg_mr(3)`, for a buffer of this size.
     fn check(&self, buffer_bytes: u64, page_bytes: u64) -> Result<(), DmabufError> {
         let Self { offset, bytes, iova } = *self;
         if bytes == 0 {
@@ -73,16 +73,15 @@ impl DmabufRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DmabufError {
-    /// This device registers no dma-buf, or its kernel or libibverbs does not know how. [`Context::imports_dmabuf`] says so
-    /// beforehand.
+    /// The device, the kernel or libibverbs does not support dma-bufs. [`Context::imports_dmabuf`] tells so beforehand.
     ///
     /// [`Context::imports_dmabuf`]: crate::Context::imports_dmabuf
     Unsupported(ProviderError),
-    /// Misuse: no Worker's device was given to register the range with.
+    /// Misuse: no Worker was given, so there is no device to register the range with.
     NoDevice,
-    /// Misuse: the range has no byte.
+    /// Misuse: the range is empty.
     Empty,
-    /// Misuse: the offset and the address stand at different places of their pages.
+    /// Misuse: the offset and the address differ modulo the size of a page.
     PageOffset {
         /// The offset in the buffer.
         offset: u64,
@@ -91,9 +90,9 @@ pub enum DmabufError {
         /// The size of a page.
         page_bytes: u64,
     },
-    /// Misuse: requests are to know the range by address 0.
+    /// Misuse: the range is to begin at address 0.
     NoAddress,
-    /// Misuse: the range ends behind the buffer.
+    /// Misuse: the range ends after the end of the buffer.
     OutOfBuffer {
         /// The offset in the buffer.
         offset: u64,
@@ -102,14 +101,14 @@ pub enum DmabufError {
         /// The size of the buffer.
         buffer_bytes: u64,
     },
-    /// Misuse: the addresses of the range pass 2^64.
+    /// Misuse: the range ends beyond the last 64-bit address.
     OutOfAddresses {
         /// The address of the first byte.
         iova: u64,
         /// The size of the range.
         bytes: usize,
     },
-    /// A call failed. `EINVAL` of a device means in most cases that the descriptor is of another kind of file.
+    /// A call failed. `EINVAL` of the registration usually means that the descriptor is of another kind of file.
     Provider(ProviderError),
 }
 
@@ -170,23 +169,23 @@ impl From<ProviderError> for DmabufError {
 }
 
 impl ProtectionDomain {
-    /// Whether the device registers dma-bufs ([`ProtectionDomain::register_dmabuf`]). The device is asked.
+    /// Whether the device registers dma-bufs ([`ProtectionDomain::register_dmabuf`]). Asks the device.
     ///
     /// # Errors
-    /// A call failed, so that neither is known.
+    /// A call failed, so the answer is unknown.
     pub fn imports_dmabuf(&self) -> Result<bool, ProviderError> {
         Ok(lack(self.inner())?.is_none())
     }
 
-    /// Registers a part of a dma-buf as a window, for local use and for peers with these rights. The window has a descriptor of the
-    /// buffer: this one may be closed.
+    /// Registers a part of a dma-buf as a window, for local use and for peers with these rights. The window keeps a duplicate
+    /// of the descriptor, so the caller may close `fd`.
     ///
-    /// The memory is mapped nowhere. Requests of this host name ranges of the window, and the calls that copy its bytes on this host
-    /// answer as for a window of no bytes.
+    /// The memory is not mapped into this process. Requests of this host name ranges of the window, and the calls that copy
+    /// its bytes on this host behave as for an empty window.
     ///
     /// # Errors
-    /// The device registers no dma-buf. The range breaks a rule, which is checked before the device is asked. The device
-    /// refused.
+    /// The device registers no dma-bufs, the range breaks a rule, or the device refused. The rules are checked before the
+    /// device is asked to register the range.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn register_dmabuf(
         &self,
@@ -207,35 +206,36 @@ impl ProtectionDomain {
     }
 }
 
-/// Why the device of a domain registers no dma-buf; `None` if it does. It is asked to register a descriptor that is none.
+/// Returns the error with which the device of a domain refuses dma-bufs, or `None` if it registers them. It asks the device
+/// to register a number that is not a descriptor.
 ///
 /// # Errors
-/// The answer says neither.
+/// The call failed for another reason, so the answer is unknown.
 pub(crate) fn lack(domain: &Arc<DomainInner>) -> Result<Option<ProviderError>, ProviderError> {
     let range = DmabufRange {
         offset: 0,
         bytes: page_bytes(),
         iova: 0,
     };
-    // SAFETY: there is no buffer behind this descriptor.
+    // SAFETY: the number names no descriptor, and so no buffer that an access could reach.
     match unsafe { register(domain, NO_DESCRIPTOR, range, Access::LOCAL_WRITE) } {
         Ok(mut hold) => {
-            // A device that takes any number takes dma-bufs, too.
+            // A device that accepts even this number registers dma-bufs.
             // SAFETY: called once, and the value is not used afterwards.
             unsafe { hold.deregister(|| {}) };
             Ok(None)
         }
         Err(error) => match error.errno {
-            // The device came as far as the descriptor.
+            // The device got as far as the descriptor.
             libc::EBADF => Ok(None),
-            // The device or its provider, the kernel, and libibverbs.
+            // The errors of the device or its provider, of the kernel, and of libibverbs.
             libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOSYS => Ok(Some(error)),
             _ => Err(error),
         },
     }
 }
 
-/// Registers a part of the buffer behind a descriptor.
+/// Registers a part of the buffer that a descriptor names.
 ///
 /// # Safety
 /// Until this is deregistered, an access of the device by `access` meets no Rust reference that relies on the bytes of the
@@ -252,17 +252,17 @@ pub(crate) unsafe fn register(
     };
     let access = i32::try_from(access.bits()).map_err(|_| invalid)?;
     let DmabufRange { offset, bytes, iova } = range;
-    // An errno of before would be taken for this call's, were it to set none.
+    // Otherwise an earlier errno would be taken for the one of this call if the call sets none.
     errno::clear();
     // SAFETY: (ibv_reg_mr(3)) The domain is live, held by the `Arc`. The kernel checks the descriptor and the range. The
     // caller vouches for what the device does.
     let mr = unsafe { rdma_sys::ibv_reg_dmabuf_mr(domain.as_ptr(), offset, bytes, iova, fd, access) };
     let mr = errno::from_pointer(CALL, mr)?;
-    // SAFETY: 1. just registered in this domain, and known to nobody else; 2. as the caller vouches.
+    // SAFETY: 1. Just registered in this domain, and known to nothing else. 2. As the caller vouches.
     Ok(unsafe { Hold::of(domain, mr) })
 }
 
-/// The size of the buffer behind a descriptor.
+/// Returns the size of the buffer that a descriptor names, or the largest possible size if the kernel does not show it.
 ///
 /// Source: the kernel's drivers/dma-buf/dma-buf.c, which sets the size of the inode.
 fn buffer_bytes(fd: BorrowedFd<'_>) -> Result<u64, ProviderError> {
@@ -272,7 +272,7 @@ fn buffer_bytes(fd: BorrowedFd<'_>) -> Result<u64, ProviderError> {
     errno::from_minus_one("fstat", status)?;
     // SAFETY: integers only, zeroed before the call filled them in.
     let bytes = unsafe { file.assume_init() }.st_size;
-    // A file of no bytes is one whose size the kernel does not show: the device decides.
+    // The kernel does not show the size of a file of 0 bytes. Then the device checks the range.
     Ok(u64::try_from(bytes)
         .ok()
         .filter(|bytes| *bytes != 0)

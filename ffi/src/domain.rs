@@ -1,4 +1,4 @@
-//! Protection domains: what memory and queue pairs are made in.
+//! Protection domains, in which memory is registered and queue pairs are made.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -22,7 +22,7 @@ use crate::mapping::{Region, StableMemory};
 use crate::memory_region::MemoryRegion;
 use crate::{Arena, Claim, CompletionQueue, Rdma, SharedReceiveQueue, Window, errno, queue_pair};
 
-/// A protection domain, alive as long as anything made in it.
+/// A protection domain. It lives as long as anything made in it.
 pub(crate) struct DomainInner {
     id: DomainId,
     pd: NonNull<rdma_sys::ibv_pd>,
@@ -53,7 +53,7 @@ impl DomainInner {
         self.pd.as_ptr()
     }
 
-    /// The number that distinguishes it from other domains.
+    /// The number that distinguishes this domain from others.
     pub(crate) const fn id(&self) -> DomainId {
         self.id
     }
@@ -63,18 +63,18 @@ impl DomainInner {
     }
 }
 
-/// A number that no other domain of the process has.
+/// Returns a number that no other domain of the process has.
 fn fresh_id() -> DomainId {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    // Relaxed: only the number matters. It does not come round.
+    // Relaxed: only the number matters. It wraps round only after 2^64 domains.
     DomainId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Drop for DomainInner {
     #[doc(alias = "ibv_dealloc_pd")]
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` and released here alone; memory regions, queue pairs
-        // and shared receive queues hold an `Arc` of this, so none is left (ibv_dealloc_pd(3)).
+        // SAFETY: allocated in `new`, and released only here. All objects made in it hold an `Arc` of this, so none is left
+        // (ibv_dealloc_pd(3)).
         let status = unsafe { rdma_sys::ibv_dealloc_pd(self.pd.as_ptr()) };
         if errno::from_value("ibv_dealloc_pd", status).is_err() {
             Leaked::ProtectionDomain.count();
@@ -85,10 +85,9 @@ impl Drop for DomainInner {
     }
 }
 
-/// Protection domain: connections and memory work together only if they share one.
+/// A protection domain. A connection can use memory only if both are of one protection domain.
 ///
-/// A slot posted on a queue pair of another domain makes the device answer
-/// `LOC_PROT_ERR`, and no more (S8).
+/// A slot posted on a queue pair of another domain fails with `LOC_PROT_ERR`, and does no other harm (S8).
 pub struct ProtectionDomain {
     inner: Arc<DomainInner>,
 }
@@ -102,12 +101,12 @@ impl ProtectionDomain {
         &self.inner
     }
 
-    /// Registers memory of the caller's, cut into as many slots as it holds.
+    /// Registers the caller's memory and cuts it into as many slots as it holds.
     ///
-    /// Slots begin at multiples of 64 bytes; `slot_bytes` is rounded up to one.
+    /// Slots begin at multiples of 64 bytes, and `slot_bytes` is rounded up to such a multiple.
     ///
     /// # Errors
-    /// Not one slot fits, or the memory is paged on demand (`EINVAL`); or the device refused.
+    /// No slot fits, or the memory is paged on demand (`EINVAL`), or the device refused.
     pub fn adopt_arena(&self, memory: impl StableMemory, slot_bytes: u32) -> Result<Arena, ProviderError> {
         let region = Region::adopted(memory)?;
         if region.is_on_demand() {
@@ -120,10 +119,11 @@ impl ProtectionDomain {
         self.arena_over(region, cut)
     }
 
-    /// Registers memory of the caller's that peers may reach.
+    /// Registers the caller's memory, which peers may then reach.
     ///
     /// # Errors
-    /// It is empty (`EINVAL`), or the device refused: `EOPNOTSUPP` if it does not page on demand what is to be paged so.
+    /// The memory is empty (`EINVAL`), or the device refused. `EOPNOTSUPP` means that the memory has to be paged on demand
+    /// and the device does not support that.
     pub fn adopt_window(
         &self,
         memory: impl StableMemory,
@@ -151,7 +151,7 @@ impl ProtectionDomain {
                 errno: libc::EOPNOTSUPP,
             })?;
         }
-        // READs of this host write into it, whatever a peer may do.
+        // READs of this host write into the window, independently of the peer's rights.
         let mut access = remote.to_access().union(Access::LOCAL_WRITE);
         if !region.is_writable() {
             access = remote.to_access();
@@ -243,7 +243,7 @@ impl doorbell_core::provider::ProtectionDomain<Rdma> for ProtectionDomain {
         receive_completions: &CompletionQueue,
         config: &DatagramConfig,
     ) -> Result<DatagramPairParts<Rdma>, MemoryError> {
-        // One for each receive, so that there is always one for another.
+        // One header slot for each receive, so that a receive always finds one.
         let headers = self.arena(&ArenaConfig::new(config.receive_depth, GRH_BYTES))?;
         Ok(datagram::create(
             &self.inner,

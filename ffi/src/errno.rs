@@ -1,14 +1,14 @@
-//! The three ways libibverbs says that a call failed, one helper each, and errno itself.
+//! The three ways in which libibverbs reports that a call failed, with one helper each, and errno itself.
 //!
-//! Which convention a call follows stands in its manual page; calling the wrong helper is a
-//! defect of the caller that no type can catch, so each wrapper names its convention once.
+//! The manual page of a call states its convention. The wrong helper would be a defect that no type can catch, so each
+//! wrapper names the convention of its call once.
 
 use core::ffi::c_int;
 use core::ptr::NonNull;
 
 use doorbell_core::provider::ProviderError;
 
-/// The address of errno of this thread.
+/// Returns the address of this thread's errno.
 fn location() -> *mut c_int {
     // SAFETY: takes no argument and cannot fail (errno(3)).
     unsafe { libc::__errno_location() }
@@ -23,13 +23,13 @@ pub(crate) fn last() -> i32 {
     }
 }
 
-/// Forgets errno of this thread, before a call that may fail and not set it.
+/// Clears this thread's errno, before a call that may fail without setting it.
 pub(crate) fn clear() {
     // SAFETY: the calling thread's errno lives as long as the thread.
     unsafe { *location() = 0 };
 }
 
-/// Whether errno of this thread was not set since it was cleared.
+/// Whether this thread's errno has not been set since it was cleared.
 pub(crate) fn is_unset() -> bool {
     // SAFETY: the calling thread's errno lives as long as the thread.
     unsafe { *location() == 0 }
@@ -38,8 +38,8 @@ pub(crate) fn is_unset() -> bool {
 /// For calls that return 0, or the error number itself (`ibv_modify_qp(3)`, `ibv_post_send(3)`,
 /// `ibv_destroy_qp(3)`, ...).
 ///
-/// Providers exist that give -1 and errno, or the number negated, where the manual promises
-/// the number: both are understood.
+/// Although the manual promises the error number, some providers return -1 and set errno, or return the negated number.
+/// Both are understood.
 pub(crate) fn from_value(call: &'static str, status: c_int) -> Result<(), ProviderError> {
     let errno = match status {
         0 => return Ok(()),
@@ -55,8 +55,8 @@ pub(crate) fn from_pointer<T>(call: &'static str, pointer: *mut T) -> Result<Non
     NonNull::new(pointer).ok_or_else(|| ProviderError { call, errno: last() })
 }
 
-/// For calls that return -1 with errno (`ibv_get_async_event(3)`, `ibv_query_gid(3)`, and the
-/// system's own).
+/// For calls that return -1 with errno (`ibv_get_async_event(3)`, `ibv_query_gid(3)`, and
+/// system calls).
 pub(crate) fn from_minus_one(call: &'static str, status: c_int) -> Result<c_int, ProviderError> {
     if status >= 0 {
         return Ok(status);

@@ -19,16 +19,16 @@ pub(crate) fn set_nonblocking(fd: i32) -> Result<(), ProviderError> {
     errno::from_minus_one("fcntl(F_SETFL)", status).map(|_| ())
 }
 
-/// Whether a failed read of a descriptor that does not block only says that nothing waits.
+/// Whether a nonblocking read failed only because nothing waits.
 pub(crate) const fn is_empty(error: ProviderError) -> bool {
     // On Linux EWOULDBLOCK is the same number.
     error.errno == libc::EAGAIN
 }
 
-/// Takes and acknowledges the next asynchronous event; `None` where none waits.
+/// Takes and acknowledges the next asynchronous event. Returns `None` if none waits.
 ///
-/// It is acknowledged before this returns, so the destruction of what it is about never waits
-/// for longer than this takes (S24).
+/// The event is acknowledged before this returns, so the destruction of its object never waits for longer than this takes
+/// (S24).
 #[doc(alias = "ibv_get_async_event")]
 #[doc(alias = "ibv_ack_async_event")]
 pub(crate) fn next_async(context: &ContextInner) -> Result<Option<AsyncEvent>, ProviderError> {
@@ -43,7 +43,7 @@ pub(crate) fn next_async(context: &ContextInner) -> Result<Option<AsyncEvent>, P
             Err(error) => return Err(error),
         }
     }
-    // SAFETY: zeroed, and filled in by the call: an integer and a union of words.
+    // SAFETY: an integer and a union of words, zeroed, and filled in by the call.
     let mut event = unsafe { event.assume_init() };
     let translated = translate(&event);
     // SAFETY: the event of the successful call above, acknowledged once (ibv_get_async_event(3)).
@@ -51,7 +51,7 @@ pub(crate) fn next_async(context: &ContextInner) -> Result<Option<AsyncEvent>, P
     Ok(Some(translated))
 }
 
-/// Says an event in our words; what it is about must still be unacknowledged.
+/// Translates an event, which must not be acknowledged yet.
 fn translate(event: &ibv_async_event) -> AsyncEvent {
     let other = || AsyncEvent::Other(event.event_type.0);
     let about_queue_pair = |make: fn(Qpn) -> AsyncEvent| {
@@ -70,8 +70,8 @@ fn translate(event: &ibv_async_event) -> AsyncEvent {
         if srq.is_null() {
             return other();
         }
-        // SAFETY: a shared receive queue is not destroyed while an event about it is
-        // unacknowledged. All on this context are ours, whose user's word is their name.
+        // SAFETY: a shared receive queue is not destroyed while an event about it is unacknowledged. All shared receive
+        // queues of this context were made by this crate, which puts their name into this field.
         let name = unsafe { (*srq).srq_context };
         make(SharedReceiveId(name.addr() as u64))
     };

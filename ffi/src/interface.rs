@@ -1,7 +1,7 @@
 //! The network interfaces of this network namespace, with their addresses.
 //!
-//! An interface that is not in this list is in another namespace, whatever a GID table says:
-//! where RDMA devices are shared between namespaces, all of them see every device.
+//! An interface that is not in this list is in another namespace, even if a GID table names it: RDMA devices may be shared
+//! between namespaces, and then every namespace sees every device.
 
 use core::ffi::CStr;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,11 +15,11 @@ use crate::errno;
 /// One network interface of this network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its number.
+    /// Index of the interface.
     pub index: u32,
-    /// Its addresses, each with the prefix length it really has.
+    /// The addresses of the interface, each with the prefix length it really has.
     pub addresses: Vec<IpPrefix>,
 }
 
@@ -28,15 +28,15 @@ struct Addresses(*mut libc::ifaddrs);
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        // SAFETY: what getifaddrs gave, freed once (getifaddrs(3)).
+        // SAFETY: the list that getifaddrs returned, freed once (getifaddrs(3)).
         unsafe { libc::freeifaddrs(self.0) };
     }
 }
 
-/// All interfaces of the calling thread's network namespace.
+/// Returns all interfaces of the calling thread's network namespace.
 ///
 /// # Errors
-/// The system would not say.
+/// The system call failed.
 pub(crate) fn all() -> Result<Vec<Interface>, ProviderError> {
     let mut first = ptr::null_mut();
     // SAFETY: a writable pointer (getifaddrs(3)).
@@ -55,7 +55,7 @@ pub(crate) fn all() -> Result<Vec<Interface>, ProviderError> {
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
         let Ok(name) = name.to_str() else { continue };
         if index == 0 {
-            // Gone since the list was made.
+            // The interface has gone since the list was made.
             continue;
         }
         let position = interfaces.iter().position(|interface| interface.index == index);
@@ -70,7 +70,7 @@ pub(crate) fn all() -> Result<Vec<Interface>, ProviderError> {
             Some(position) => interfaces.get_mut(position),
             None => interfaces.last_mut(),
         };
-        // SAFETY: both are null or addresses of the list, of the family they say.
+        // SAFETY: both are null, or addresses of the list, as large as their family states.
         let address = unsafe { ip_of(entry.ifa_addr) };
         // SAFETY: as above.
         let mask = unsafe { ip_of(entry.ifa_netmask) };
@@ -86,12 +86,12 @@ pub(crate) fn all() -> Result<Vec<Interface>, ProviderError> {
 /// The IP address in a socket address.
 ///
 /// # Safety
-/// `address` is null, or points to a socket address as large as its family says.
+/// `address` is null, or points to a socket address as large as its family states.
 unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: not null, so a socket address, as the caller vouches; it may stand unaligned.
+    // SAFETY: not null, so it is a socket address, as the caller vouches. It may be unaligned.
     let header = unsafe { address.read_unaligned() };
     match i32::from(header.sa_family) {
         libc::AF_INET => {

@@ -1,7 +1,7 @@
-//! Kernel's view of one mapping: pages, residence, lock, and nodes.
+//! The kernel's view of one mapping: pages, residence, lock and nodes.
 //!
-//! It is read from proc, whose files list all mappings of the process, so call it at set-up. It takes some
-//! microseconds for each mapping before ours and for each MiB of small pages in them.
+//! The view is read from proc, whose files list all mappings of the process, so call it only at set-up. Reading takes
+//! some microseconds for each mapping before the wanted one, and for each MiB of small pages in them.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,11 +12,11 @@ use doorbell_core::provider::Seen;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) seen: Seen,
-    /// The nodes its pages lie on, and how many bytes on each; empty where that is not shown.
+    /// The nodes of its pages, with the number of bytes on each. Empty if the kernel does not show them.
     pub(crate) nodes: Vec<(u16, usize)>,
 }
 
-/// Looks at the mapping of exactly these bytes. `None` where proc does not show one.
+/// Returns the view of the mapping of exactly these bytes, or `None` if proc does not show one.
 pub(crate) fn look(start: usize, bytes: usize) -> Option<View> {
     let smaps = File::open("/proc/self/smaps").ok()?;
     let mut seen = pages(BufReader::new(smaps), start, bytes)?;
@@ -30,7 +30,7 @@ pub(crate) fn look(start: usize, bytes: usize) -> Option<View> {
     Some(View { seen, nodes })
 }
 
-/// Reads from `smaps` the pages of a mapping. Source: `proc_pid_smaps(5)`.
+/// Reads the pages of a mapping from `smaps`. Source: `proc_pid_smaps(5)`.
 fn pages(smaps: impl BufRead, start: usize, bytes: usize) -> Option<Seen> {
     let end = start.checked_add(bytes)?;
     let mut seen: Option<Seen> = None;
@@ -56,7 +56,7 @@ fn pages(smaps: impl BufRead, start: usize, bytes: usize) -> Option<Seen> {
         }
         let Some(seen) = &mut seen else { continue };
         if first == "VmFlags:" {
-            // Pages of the reserved kind (`ht`) are never swapped, locked or not.
+            // Pages of hugetlbfs (`ht`) are never swapped, so they count as locked.
             seen.locked = words.any(|flag| flag == "lo" || flag == "ht");
             continue;
         }
@@ -67,7 +67,7 @@ fn pages(smaps: impl BufRead, start: usize, bytes: usize) -> Option<Seen> {
             "KernelPageSize:" => seen.page_bytes = value,
             "Rss:" => seen.resident_bytes = seen.resident_bytes.saturating_add(value),
             "AnonHugePages:" => seen.huge_bytes = seen.huge_bytes.saturating_add(value),
-            // Pages of hugetlbfs are in no other count.
+            // No other count includes pages of hugetlbfs.
             "Private_Hugetlb:" | "Shared_Hugetlb:" => {
                 seen.huge_bytes = seen.huge_bytes.saturating_add(value);
                 seen.resident_bytes = seen.resident_bytes.saturating_add(value);
@@ -78,8 +78,8 @@ fn pages(smaps: impl BufRead, start: usize, bytes: usize) -> Option<Seen> {
     seen.filter(|seen| seen.page_bytes != 0)
 }
 
-/// Whether all of a range is private memory without a file, by `/proc/self/maps`. The memory of no other kind reports
-/// each change: a file can be truncated, and shared memory detached, without an event.
+/// Whether all of a range is private memory without a file, according to `/proc/self/maps`. Other kinds of memory do not
+/// report every change: a file can be truncated, and shared memory detached, without an event.
 pub(crate) fn is_private_anonymous(start: usize, bytes: usize) -> bool {
     let Some(end) = start.checked_add(bytes) else {
         return false;
@@ -87,7 +87,7 @@ pub(crate) fn is_private_anonymous(start: usize, bytes: usize) -> bool {
     File::open("/proc/self/maps").is_ok_and(|maps| is_covered(BufReader::new(maps), start, end))
 }
 
-/// Reads `maps`: whether private mappings without a file cover all from `start` to `end`. Source: `proc_pid_maps(5)`.
+/// Whether the private mappings without a file in `maps` cover everything from `start` to `end`. Source: `proc_pid_maps(5)`.
 fn is_covered(maps: impl BufRead, start: usize, end: usize) -> bool {
     let mut covered = start;
     for line in maps.split(b'\n') {
@@ -113,7 +113,7 @@ fn is_covered(maps: impl BufRead, start: usize, end: usize) -> bool {
     false
 }
 
-/// Reads from `numa_maps` the nodes of a mapping. Source: `numa(7)`.
+/// Reads the nodes of a mapping from `numa_maps`. Source: `numa(7)`.
 fn nodes(numa_maps: impl BufRead, start: usize) -> Option<Vec<(u16, usize)>> {
     for line in numa_maps.split(b'\n') {
         let line = line.ok()?;
@@ -139,7 +139,7 @@ fn nodes(numa_maps: impl BufRead, start: usize) -> Option<Vec<(u16, usize)>> {
     None
 }
 
-/// `7f0000000000-7f0000200000`.
+/// Parses a range such as `7f0000000000-7f0000200000`.
 fn range(word: &str) -> Option<(usize, usize)> {
     let (start, end) = word.split_once('-')?;
     Some((hexadecimal(start)?, hexadecimal(end)?))
@@ -153,12 +153,12 @@ fn kilobytes(text: &str) -> Option<usize> {
     text.parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// How many bytes the process has locked, by `/proc/self/status`.
+/// Returns how many bytes the process has locked, according to `/proc/self/status`.
 pub(crate) fn locked_bytes() -> Option<u64> {
     status_bytes("VmLck:")
 }
 
-/// How many bytes devices have pinned for the process, by `/proc/self/status`.
+/// Returns how many bytes are pinned for the process, according to `/proc/self/status`.
 pub(crate) fn pinned_bytes() -> Option<u64> {
     status_bytes("VmPin:")
 }
@@ -170,14 +170,14 @@ fn status_bytes(name: &str) -> Option<u64> {
     count.checked_mul(1024)
 }
 
-/// How many huge pages of this size are free and promised to nobody.
+/// Returns how many huge pages of this size are free and not reserved.
 pub(crate) fn free_huge_pages(page_bytes: usize) -> Option<usize> {
     let folder = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page_bytes / 1024);
     let count = |name: &str| number(&format!("{folder}/{name}"));
     count("free_hugepages")?.checked_sub(count("resv_hugepages")?)
 }
 
-/// The size of a transparent huge page; `None` where the kernel has none.
+/// Returns the size of a transparent huge page, or `None` if the kernel has none.
 pub(crate) fn transparent_huge_page_bytes() -> Option<usize> {
     number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").filter(|bytes| bytes.is_power_of_two())
 }

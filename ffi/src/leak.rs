@@ -1,14 +1,14 @@
-//! Counts of objects that could not be given back.
+//! Counts of objects that could not be destroyed.
 //!
-//! An object that the device refuses to destroy stays as it is, with all it depends on: freeing memory under the
-//! device would be undefined behaviour. The counts grow. Only an arena is counted off again, once its missing
-//! slots came home and its attachers went.
+//! An object that the device refuses to destroy stays as it is, with everything it depends on, since freeing memory that
+//! the device may touch would be undefined behaviour. Only the count of arenas can fall again, once the missing slots of
+//! an arena have returned and its attachers are gone.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::orphan;
 
-/// Kind of object that is counted.
+/// The kinds of objects that are counted.
 #[derive(Clone, Copy)]
 pub(crate) enum Leaked {
     Arena,
@@ -22,13 +22,13 @@ pub(crate) enum Leaked {
     Context,
 }
 
-/// How many of each kind there are.
+/// How many kinds there are.
 const KINDS: usize = 9;
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 
 impl Leaked {
-    /// Counts one.
+    /// Counts one more.
     pub(crate) fn count(self) {
         if let Some(counter) = COUNTS.get(self as usize) {
             // Relaxed: a statistic, which orders nothing.
@@ -36,7 +36,7 @@ impl Leaked {
         }
     }
 
-    /// Counts one off.
+    /// Counts one less.
     pub(crate) fn uncount(self) {
         if let Some(counter) = COUNTS.get(self as usize) {
             counter.fetch_sub(1, Ordering::Relaxed);
@@ -50,33 +50,33 @@ impl Leaked {
     }
 }
 
-/// Leaks of this process so far, because slots were still out or a device refused to destroy an object.
+/// Objects that this process has leaked, because slots were still out or a device refused to destroy an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leaks {
-    /// Arenas dropped while slots of theirs were out, or attachers were there, which still are.
+    /// Arenas that were dropped while slots were out or attachers existed, and for which that is still so.
     pub arenas: u64,
     /// Slots of those arenas that are detached.
     pub detached_slots: u64,
-    /// Memory regions the device would not deregister, with their memory.
+    /// Memory regions that the device did not deregister, with their memory.
     pub memory_regions: u64,
-    /// Queue pairs the device would not destroy, with the slots they held.
+    /// Queue pairs that the device did not destroy, with the slots they held.
     pub queue_pairs: u64,
-    /// Shared receive queues the device would not destroy, with the slots they held.
+    /// Shared receive queues that the device did not destroy, with the slots they held.
     pub shared_receive_queues: u64,
-    /// Completion queues the device would not destroy.
+    /// Completion queues that the device did not destroy.
     pub completion_queues: u64,
-    /// Completion channels the device would not destroy.
+    /// Completion channels that the device did not destroy.
     pub completion_channels: u64,
-    /// Address handles the device would not destroy.
+    /// Address handles that the device did not destroy.
     pub address_handles: u64,
-    /// Protection domains the device would not release.
+    /// Protection domains that the device did not release.
     pub protection_domains: u64,
-    /// Devices that would not close.
+    /// Devices that could not be closed.
     pub contexts: u64,
 }
 
-/// Reads the counts.
+/// Reads the counts, after it has freed the arenas that can now be freed.
 #[must_use]
 pub fn leaks() -> Leaks {
     orphan::reclaim();

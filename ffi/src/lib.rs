@@ -1,13 +1,14 @@
-//! The real provider: RDMA devices by rdma-core's libibverbs, behind `doorbell-core`'s traits.
+//! The real provider: RDMA devices through rdma-core's libibverbs, behind `doorbell-core`'s traits.
 //!
 //! Every unsafe verbs call of doorbell is in this crate, each behind a safe wrapper that names the call it makes.
-//! [`Rdma`] is where to begin. The crate is sound because:
+//! Begin with [`Rdma`]. The crate is sound because:
 //!
 //! 1. Memory that a device may touch is a [`Slot`] or a [`Window`]. Posting moves a slot into a queue, and only a
-//!    completion of the device gives it back. A [`Completion`] can be neither cloned nor made. A window is never
-//!    borrowed as a reference, and one over a dma-buf is mapped nowhere.
+//!    completion of the device gives it back. Safe code can neither clone nor make a [`Completion`]. The bytes of a
+//!    window are never borrowed as a reference, and a window over a dma-buf is not mapped at all.
 //! 2. Every object holds its parents, so drop order does not matter: the device is closed last.
-//! 3. An object that a device will not destroy is leaked and counted ([`leaks`]), with all it may still touch.
+//! 3. An object that a device does not destroy is leaked and counted ([`leaks`]), with everything that it may still
+//!    touch.
 //!
 //! Decisions about connections, timeouts and routing do not live here.
 

@@ -1,16 +1,16 @@
-//! A value that is lent: it stays in its place, unless it is kept.
+//! Loans of values: a lent value stays in its place, unless the borrower keeps it.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
 /// The loan of a value. The value stays in its place when the loan ends.
 pub struct Loan<'h, T> {
-    /// It has a value as long as the loan exists: nobody else reaches it meanwhile, and `keep` ends the loan.
+    /// Holds a value as long as the loan exists: nothing else reaches it meanwhile, and `keep` ends the loan.
     home: &'h mut Option<T>,
 }
 
 impl<'h, T> Loan<'h, T> {
-    /// Lends what is in this place; `None` where nothing is.
+    /// Lends the value in this place, or returns `None` if there is none.
     #[inline(always)]
     pub const fn of(home: &'h mut Option<T>) -> Option<Self> {
         if home.is_some() { Some(Self { home }) } else { None }
@@ -20,7 +20,7 @@ impl<'h, T> Loan<'h, T> {
     #[inline(always)]
     #[must_use]
     pub fn keep(self) -> T {
-        // SAFETY: the place has a value, as the type says.
+        // SAFETY: the place has a value, as the type ensures.
         unsafe { self.home.take().unwrap_unchecked() }
     }
 }
@@ -29,7 +29,7 @@ impl<T> Deref for Loan<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: the place has a value, as the type says.
+        // SAFETY: the place has a value, as the type ensures.
         unsafe { self.home.as_ref().unwrap_unchecked() }
     }
 }
@@ -37,7 +37,7 @@ impl<T> Deref for Loan<'_, T> {
 impl<T> DerefMut for Loan<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the place has a value, as the type says.
+        // SAFETY: the place has a value, as the type ensures.
         unsafe { self.home.as_mut().unwrap_unchecked() }
     }
 }

@@ -1,7 +1,7 @@
-//! The memory under arenas and windows: mappings of our own, memory an engine lends, or memory of another device.
+//! The memory under arenas and windows: mappings of this crate, memory that callers hand over or lend, or memory of
+//! another device.
 //!
-//! Registration lives in `memory_region`, how a mapping is made in `placement`; nothing here knows
-//! of devices.
+//! The module `memory_region` registers memory, and `placement` makes mappings. Nothing here uses a device.
 
 use core::any::Any;
 use core::fmt;
@@ -20,21 +20,21 @@ use crate::{kernel_view, placement};
 ///
 /// # Safety
 /// These obligations hold from the moment the memory is handed over until this crate drops it. If a device does
-/// not let go of the memory, this crate never drops it.
+/// not deregister the memory, this crate never drops it.
 ///
-/// 1. [`StableMemory::region`] always gives the same region. All its bytes are mapped, writable and initialised.
-/// 2. Moving the value does not move the memory, and dropping the value is what frees it.
-/// 3. Nobody reads or writes the region, through any pointer or mapping, in this process or another, other than
-///    through what the adoption returned. A descriptor of the same memory is not registered, either (`register_dmabuf`).
-/// 4. No part of it is adopted twice.
-/// 5. A child made by `fork(2)` cannot make it change place (`MADV_DONTFORK`, or a kernel that copies pinned
-///    pages at once: 5.12 or newer).
+/// 1. [`StableMemory::region`] always returns the same region. All its bytes are mapped, writable and initialised.
+/// 2. Moving the value does not move the memory, and the memory is freed only by dropping the value.
+/// 3. Nobody reads or writes the region, through any pointer or mapping, in this process or another, except through the
+///    object that the adoption returned. A descriptor of the same memory is not registered either (`register_dmabuf`).
+/// 4. No part of the region is adopted twice.
+/// 5. A child made by `fork(2)` cannot cause the physical pages to change (`MADV_DONTFORK`, or a kernel that copies pinned
+///    pages at the fork: 5.12 or newer).
 pub unsafe trait StableMemory: Send + Sync + 'static {
     /// Returns the start of the memory and its size in bytes.
     fn region(&self) -> (NonNull<u8>, usize);
 
-    /// Whether the device pages it on demand instead of pinning it, as
-    /// [`PlacementConfig::on_demand`] says. Its pages need not be in place then. An arena cannot be.
+    /// Whether the device pages the memory on demand instead of pinning it, as [`PlacementConfig::on_demand`] describes. Its
+    /// pages need not be present then. The memory of an arena cannot be paged on demand.
     fn is_on_demand(&self) -> bool {
         false
     }
@@ -44,72 +44,71 @@ pub unsafe trait StableMemory: Send + Sync + 'static {
 ///
 /// # Safety
 /// These obligations hold from the moment the value is handed over until this crate, or the crate `doorbell`, drops it
-/// or gives it back. If it never does, they hold for ever. A window of the memory drops it once no request in flight names a range of
-/// it, and no peer reaches it.
+/// or gives it back. If it never does, they hold forever. A window of the memory drops it once no request in flight names
+/// a range of it and no peer reaches it.
 ///
-/// 1. [`LentMemory::region`] always gives the same region. All its bytes are mapped, readable and initialised; if the
-///    right to write is asked for, they are writable, too.
+/// 1. [`LentMemory::region`] always returns the same region. All its bytes are mapped, readable and initialised. If the
+///    right to write is asked for, they are also writable.
 /// 2. Moving the value does not move the memory.
-/// 3. Nobody unmaps, remaps, protects or discards a part of it (`munmap(2)`, `mremap(2)`, `mprotect(2)`, `madvise(2)`).
-/// 4. Nobody writes to it, other than through what it was lent to. If the right to write is asked for, nobody reads it,
-///    either.
-/// 5. A child made by `fork(2)` cannot make it change place, as for [`StableMemory`].
-/// 6. If [`LentMemory::IS_KEPT`] is set, obligation 3 holds until the region was given to `RegistrationCache::forget`,
+/// 3. Nobody unmaps, remaps, protects or discards a part of the region (`munmap(2)`, `mremap(2)`, `mprotect(2)`, `madvise(2)`).
+/// 4. Nobody writes to the region, except through the object that it was lent to. If the right to write is asked for,
+///    nobody reads it either.
+/// 5. A child made by `fork(2)` cannot cause the physical pages to change, as for [`StableMemory`].
+/// 6. If [`LentMemory::IS_KEPT`] is set, obligation 3 holds until the region has been given to `RegistrationCache::forget`,
 ///    even after the value is dropped.
 /// 7. The region is given to `RegistrationCache::forget` before shared memory is attached over it by `shmat(2)` with
 ///    `SHM_REMAP`, and after `madvise(2)` with `MADV_GUARD_INSTALL`. The kernel reports neither.
-/// 8. The value is handed to the registration caches of the crate `doorbell` alone. They use no registration that is older than the last
-///    change of its mapping. The calls of this crate ([`RangeRegistration::lend`](crate::RangeRegistration::lend)) do not look.
+/// 8. The value is handed only to the registration caches of the crate `doorbell`. They use no registration that is older
+///    than the last change of its mapping. The calls of this crate
+///    ([`RangeRegistration::lend`](crate::RangeRegistration::lend)) do not check for changes.
 ///
-/// Nothing else is promised for the time after the value is dropped: the memory may be unmapped, and other memory mapped
-/// there.
+/// Nothing else is promised for the time after the value is dropped: the memory may be unmapped, and other memory may be
+/// mapped there.
 pub unsafe trait LentMemory: 'static {
-    /// Whether the mapping stays after the memory is given back. Its registration is then kept without looking for
-    /// changes of the mapping, which saves a system call for each use.
+    /// Whether the mapping stays after the memory is given back. The registration is then kept without checks for changes of
+    /// the mapping, which saves a system call for each use.
     const IS_KEPT: bool = false;
 
     /// Returns the start of the memory and its size in bytes.
     fn region(&self) -> (NonNull<u8>, usize);
 }
 
-/// A region of memory with what keeps it alive.
+/// A region of memory, with the owner that keeps it alive.
 pub(crate) struct Region {
     base: NonNull<u8>,
     bytes: usize,
     is_writable: bool,
     placement: Placement,
-    /// Held for its drop alone: whoever drops the region has shown that neither a device nor a
-    /// reference uses the memory any more.
+    /// Frees the memory when it is dropped. The code that drops the region ensures that neither a device nor a reference
+    /// uses the memory any more.
     owner: Owner,
 }
 
 enum Owner {
-    /// Mapped by us.
+    /// Mapped by this crate.
     Mapped { _mapping: Mapping },
-    /// A part of another region, which is none itself and lives at least as long.
+    /// A part of another region. The other region is not a part itself, and lives at least as long.
     Part { whole: Arc<Region> },
-    /// Given to us.
+    /// Handed over by a caller.
     Adopted { _memory: Box<dyn StableMemory> },
-    /// Lent to us.
+    /// Lent by a caller.
     Lent { memory: Option<Box<dyn Any + Send>> },
-    /// A part of a dma-buf, from this offset on. It is mapped nowhere: its base is a number, which the device alone knows as an address.
+    /// A part of a dma-buf, from this offset on. It is not mapped: its base is a number that is an address only to the device.
     Dmabuf { buffer: OwnedFd, offset: u64 },
 }
 
-// SAFETY: the region is plain bytes that it owns: by its own mapping, by obligation 3 of
-// `StableMemory` or 4. of `LentMemory`, whose owner is itself `Send`, or by the whole that a part holds. A dma-buf is a descriptor alone.
+// SAFETY: the region is plain bytes that it owns: by its mapping, by obligation 3 of `StableMemory`, by obligation 4 of
+// `LentMemory`, or by the whole region that a part holds. The owner is itself `Send`. A dma-buf is only a descriptor.
 unsafe impl Send for Region {}
-// SAFETY: nothing is accessed through `&Region`; its pointer is handed to code with an
-// argument of its own.
+// SAFETY: nothing is accessed through `&Region`. The code that takes its pointer gives its own argument for each access.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps zeroed memory, private to this process, kept from children made by `fork(2)`, placed
-    /// as is asked, and already in place: the first touch of a page never happens on the data path.
+    /// Maps zeroed memory that is private to this process and placed as asked. Children made by `fork(2)` do not get it.
+    /// Its pages are already present, so the first touch of a page never happens on the data path.
     ///
     /// # Errors
-    /// The size is zero or overflows, the system has no memory, or none of the kind that is
-    /// required.
+    /// The size is 0 or overflows, or the system has no memory, or none of the required kind.
     pub(crate) fn anonymous(
         bytes: usize,
         asked: &PlacementConfig,
@@ -125,10 +124,10 @@ impl Region {
         })
     }
 
-    /// Takes memory that is the crate's from now on.
+    /// Takes memory that belongs to this crate from now on.
     ///
     /// # Errors
-    /// It is empty, or larger than any object can be.
+    /// The memory is empty, or larger than any object can be.
     pub(crate) fn adopted(memory: impl StableMemory) -> Result<Self, ProviderError> {
         let memory: Box<dyn StableMemory> = Box::new(memory);
         let (base, bytes) = memory.region();
@@ -151,7 +150,7 @@ impl Region {
         })
     }
 
-    /// Takes lent memory; for reading alone, unless it is lent to be written.
+    /// Takes lent memory, only for reading unless `is_writable` is set.
     pub(crate) fn lent(memory: impl LentMemory + Send, is_writable: bool) -> Self {
         let (base, bytes) = memory.region();
         Self {
@@ -165,7 +164,7 @@ impl Region {
         }
     }
 
-    /// Takes a part of a dma-buf, which requests know by addresses from `iova` on. `None` if that is 0.
+    /// Takes a part of a dma-buf, which requests address from `iova` on. Returns `None` if that is 0.
     pub(crate) fn dmabuf(buffer: OwnedFd, DmabufRange { offset, bytes, iova }: DmabufRange) -> Option<Self> {
         let address = usize::try_from(iova).ok()?;
         Some(Self {
@@ -177,7 +176,7 @@ impl Region {
         })
     }
 
-    /// The dma-buf that it is a part of, and its offset there. `None` if it is mapped.
+    /// Returns the dma-buf of the region and the offset there, or `None` for mapped memory.
     pub(crate) fn as_dmabuf(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.owner {
             Owner::Dmabuf { buffer, offset } => Some((buffer.as_fd(), *offset)),
@@ -190,7 +189,8 @@ impl Region {
         }
     }
 
-    /// Takes lent memory out. The region is dropped next, and then the memory is given back. `None` if it is not of this type.
+    /// Takes lent memory out. The caller next drops the region, and then gives the memory back. Returns `None` if the memory
+    /// is not of this type.
     pub(crate) fn take_lent<M: 'static>(&mut self) -> Option<Box<M>> {
         match &mut self.owner {
             Owner::Lent { memory } => memory.take_if(|memory| memory.is::<M>())?.downcast().ok(),
@@ -198,7 +198,7 @@ impl Region {
         }
     }
 
-    /// A part of a region. `None` if it is empty, or does not lie within.
+    /// Makes a part of a region. Returns `None` if the part is empty or does not lie within the region.
     pub(crate) fn part(whole: &Arc<Self>, part: Range<usize>) -> Option<Self> {
         let bytes = part.end.checked_sub(part.start).filter(|bytes| *bytes > 0)?;
         if part.end > whole.bytes {
@@ -212,7 +212,8 @@ impl Region {
             is_writable: whole.is_writable,
             placement: whole.placement,
             owner: Owner::Part {
-                // Not the part that it was made of: a chain of them would grow with each registration of the last.
+                // Not a part, even if this one was made from a part: otherwise the chain would grow with each registration of the
+                // last part.
                 whole: Arc::clone(match &whole.owner {
                     Owner::Part { whole } => whole,
                     Owner::Mapped { .. }
@@ -232,17 +233,17 @@ impl Region {
         self.bytes
     }
 
-    /// Whether a device pages it on demand.
+    /// Whether a device pages the region on demand.
     pub(crate) const fn is_on_demand(&self) -> bool {
         self.placement.asked.on_demand
     }
 
-    /// Whether it may be written. If not, it may lie in a mapping that is read-only, and others may read it meanwhile.
+    /// Whether the region may be written. If not, its mapping may be read-only, and others may read it meanwhile.
     pub(crate) const fn is_writable(&self) -> bool {
         self.is_writable
     }
 
-    /// How it was placed when it was made.
+    /// The placement of the region when it was made.
     pub(crate) const fn placement(&self) -> &Placement {
         &self.placement
     }

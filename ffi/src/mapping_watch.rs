@@ -1,7 +1,7 @@
-//! Changes of this process's mappings, as the kernel reports them: `userfaultfd` for its events alone.
+//! Changes of this process's mappings, as the kernel reports them. Only the events of `userfaultfd` are used.
 //!
-//! Memory is armed with write protection and never write-protected. So no access of it ever faults, no system call on
-//! it fails, and only the events are left: a range was unmapped, moved, or is about to lose its pages.
+//! Memory is armed for write protection, but never write-protected. So no access to it ever faults, no system call on it
+//! fails, and only the events remain: a range was unmapped or moved, or is about to lose its pages.
 //!
 //! Source: `userfaultfd(2)`, `ioctl_userfaultfd(2)`, and `fs/userfaultfd.c` of Linux for the times at which
 //! `mmap_changing` rises and falls, which no manual states.
@@ -76,14 +76,14 @@ const fn request(number: u8, bytes: usize) -> libc::c_ulong {
 
 /// Whether this process is a child that was forked from the one that watches.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
-/// The descriptor, for a child to close.
+/// The descriptor, which a child closes.
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 
-/// Watch on the mappings of this process, of which there is one: the kernel allows one for each mapping.
+/// The watch on the mappings of this process. There is only one, since the kernel allows one for each mapping.
 ///
-/// A thread that unmaps, moves or discards armed memory sleeps until the event is read. So once something is armed, one
-/// thread has to wait and read for the rest of the process's life. It may not allocate, free, unmap, or take a lock
-/// behind which another thread does so.
+/// A thread that unmaps, moves or discards armed memory sleeps until the event is read. So once memory is armed, one
+/// thread has to read events for the rest of the process's life. It may not allocate, free or unmap memory, nor take a
+/// lock under which another thread does so.
 pub struct MappingWatch {
     fd: OwnedFd,
     /// How many threads have read events and not handled all of them.
@@ -91,7 +91,7 @@ pub struct MappingWatch {
 }
 
 impl MappingWatch {
-    /// The watch of this process, opened by the first call and never closed.
+    /// Returns the watch of this process. The first call opens it, and it is never closed.
     ///
     /// # Errors
     /// The kernel or a filter of system calls does not allow it: `ENOSYS`, `EPERM`, or `EINVAL` for a kernel without
@@ -109,18 +109,18 @@ impl MappingWatch {
             target_arch = "sparc64"
         ));
         if odd || cfg!(any(target_arch = "mips", target_arch = "mips64")) {
-            // Their ioctl numbers are laid out otherwise.
+            // These architectures encode ioctl numbers differently.
             return Err(ProviderError {
                 call: "userfaultfd",
                 errno: libc::ENOSYS,
             });
         }
-        // Anybody may have faults of user mode reported, and no fault is reported here at all.
+        // No privilege is needed to watch faults of user mode, and here no fault is reported at all.
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-        // SAFETY: makes a descriptor, and touches nothing (userfaultfd(2)).
+        // SAFETY: makes a descriptor, and touches no memory (userfaultfd(2)).
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let fd = errno::from_minus_one("userfaultfd", libc::c_int::try_from(fd).unwrap_or(-1))?;
-        // SAFETY: made just now, and nobody else's.
+        // SAFETY: made just now, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut argument = ApiArgument {
             api: API,
@@ -130,7 +130,8 @@ impl MappingWatch {
         // SAFETY: an open descriptor, and the argument that this request takes (ioctl_userfaultfd(2)).
         let status = unsafe { libc::ioctl(fd.as_raw_fd(), API_REQUEST, &raw mut argument) };
         errno::from_minus_one("UFFDIO_API", status)?;
-        // SAFETY: a handler that is async-signal-safe, which a child of several threads asks for (pthread_atfork(3)).
+        // SAFETY: the handler is async-signal-safe, as the child of a process with several threads requires
+        // (pthread_atfork(3)).
         let status = unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
         errno::from_value("pthread_atfork", status)?;
         DESCRIPTOR.store(fd.as_raw_fd(), Ordering::Relaxed);
@@ -140,13 +141,14 @@ impl MappingWatch {
         })
     }
 
-    /// Arms the mappings of all pages of a range. From then on each change of them is reported.
+    /// Arms the mappings of all pages of a range. From then on each of their changes is reported.
     ///
     /// Arming splits mappings at the ends of the range, and each part counts towards `vm.max_map_count`.
     ///
     /// # Errors
-    /// `EBUSY`: another userfaultfd has the memory. `EINVAL`: nothing is mapped, or memory of a kind that the kernel
-    /// does not watch. `ENOMEM`: too many mappings. `ECHILD`: this process is a child that was forked since.
+    /// `EBUSY`: another userfaultfd watches the memory. `EINVAL`: nothing is mapped, or the kernel does not watch this kind
+    /// of memory. `ENOMEM`: too many mappings. `ECHILD`: this process is a child that was forked after the watch was
+    /// opened.
     pub fn arm(&self, range: AddressRange) -> Result<(), ProviderError> {
         if IS_CHILD.load(Ordering::Relaxed) {
             return Err(ProviderError {
@@ -164,20 +166,20 @@ impl MappingWatch {
             mode: MODE_WRITE_PROTECT,
             ioctls: 0,
         };
-        // SAFETY: an open descriptor, and the argument that this request takes. No memory changes, and no access of it
-        // behaves otherwise, since nothing is ever write-protected (ioctl_userfaultfd(2)).
+        // SAFETY: an open descriptor, and the argument that this request takes. No memory changes, and no access to it
+        // behaves differently, since nothing is ever write-protected (ioctl_userfaultfd(2)).
         let status = unsafe { libc::ioctl(self.fd.as_raw_fd(), REGISTER_REQUEST, &raw mut argument) };
         errno::from_minus_one("UFFDIO_REGISTER", status).map(|_| ())
     }
 
-    /// Whether every change of armed memory that happened before this call is handled. It makes one system call.
+    /// Whether every change of armed memory that happened before this call has been handled. Makes one system call.
     ///
-    /// The kernel reports that memory was unmapped or moved only afterwards. Meanwhile it answers each request to
-    /// write-protect by `EAGAIN`, before it looks at the range. So a request for an empty range says whether a change
-    /// is on its way: it ends in `EAGAIN` if so, else in `EINVAL`.
+    /// The kernel reports that memory was unmapped or moved only after the change. Until the report is read, it answers
+    /// each request to write-protect with `EAGAIN`, before it checks the range. So a request for an empty range tells
+    /// whether a change is still unreported: the answer is `EAGAIN` if so, and otherwise `EINVAL`.
     ///
-    /// Ordering: the kernel's answer comes first, and the count of handlers afterwards. A handler counts itself before
-    /// it reads, so a change that the kernel holds for read is either handled or counted.
+    /// Ordering: the kernel is asked first, and the count of handlers is read afterwards. A handler counts itself before
+    /// it reads, so a change whose event has been read is either handled, or its handler is counted.
     #[must_use]
     #[inline]
     pub fn is_settled(&self) -> bool {
@@ -189,8 +191,8 @@ impl MappingWatch {
             bytes: 0,
             mode: 0,
         };
-        // SAFETY: an open descriptor, and the argument that this request takes; its range is empty, so nothing is
-        // protected (ioctl_userfaultfd(2)).
+        // SAFETY: an open descriptor, and the argument that this request takes; its range is empty, so
+        // nothing is protected (ioctl_userfaultfd(2)).
         let status = unsafe { libc::ioctl(self.fd.as_raw_fd(), WRITE_PROTECT_REQUEST, &raw mut argument) };
         if status != -1 || errno::last() != libc::EINVAL {
             return false;
@@ -199,9 +201,9 @@ impl MappingWatch {
         self.handling.load(Ordering::Acquire) == 0
     }
 
-    /// Handles events on this thread for the rest of the process's life: calls `changed` for each range, then `settled`
-    /// once all that was read is handled. Signals are blocked on this thread, since a signal handler that unmaps armed
-    /// memory here would wait for itself.
+    /// Handles events on this thread for the rest of the process's life. Calls `changed` for each range, and `settled`
+    /// once all events read have been handled. Signals are blocked on this thread, since a signal handler that unmaps
+    /// armed memory here would wait for itself.
     pub fn serve(&self, mut changed: impl FnMut(AddressRange), mut settled: impl FnMut()) -> ! {
         block_signals();
         loop {
@@ -211,7 +213,7 @@ impl MappingWatch {
         }
     }
 
-    /// Sleeps until there are events. A signal may end it before.
+    /// Sleeps until there are events. A signal may end the sleep earlier.
     fn wait(&self) {
         let mut entry = libc::pollfd {
             fd: self.fd.as_raw_fd(),
@@ -222,12 +224,12 @@ impl MappingWatch {
         unsafe { libc::poll(&raw mut entry, 1, -1) };
     }
 
-    /// Reads all events, and calls `changed` for each range. Once it has returned, the change counts as handled.
+    /// Reads all events, and calls `changed` for each range. Once this has returned, the changes count as handled.
     ///
-    /// A thread that waits for its event goes on once the event is read. If the event is about pages that are
-    /// discarded, it discards them only then. Nothing is allocated here.
+    /// A thread that waits for its event continues once the event is read. A thread that discards pages does so only
+    /// then. Nothing is allocated here.
     fn handle(&self, mut changed: impl FnMut(AddressRange)) {
-        // SeqCst: counted before anything is read, whatever the order of the machine.
+        // SeqCst: counted before any event is read, on machines of every memory order.
         self.handling.fetch_add(1, Ordering::SeqCst);
         let empty = Message {
             event: 0,
@@ -237,7 +239,7 @@ impl MappingWatch {
         let mut messages = [empty; 16];
         loop {
             let bytes = size_of_val(&messages);
-            // SAFETY: writable memory of that many bytes, of a type that any bytes are a value of (read(2)).
+            // SAFETY: writable memory of this many bytes, of a type for which any bytes are a value (read(2)).
             let read = unsafe { libc::read(self.fd.as_raw_fd(), messages.as_mut_ptr().cast(), bytes) };
             let count = usize::try_from(read)
                 .unwrap_or(0)
@@ -251,7 +253,7 @@ impl MappingWatch {
                 .filter_map(range_of)
                 .for_each(&mut changed);
         }
-        // Release: pairs with the Acquire of `is_settled`. Each event is acted upon before.
+        // Release: pairs with the Acquire of `is_settled`. All events read have been handled before.
         self.handling.fetch_sub(1, Ordering::Release);
     }
 }
@@ -262,7 +264,7 @@ impl fmt::Debug for MappingWatch {
     }
 }
 
-/// The addresses that an event is about. Moved memory is gone from where it was.
+/// Returns the addresses of an event. For moved memory, these are its old addresses.
 fn range_of(message: &Message) -> Option<AddressRange> {
     let [first, second, third] = message.arguments.map(|word| usize::try_from(word).ok());
     let bytes = match message.event {
@@ -273,13 +275,14 @@ fn range_of(message: &Message) -> Option<AddressRange> {
     AddressRange::new(first?, bytes)
 }
 
-/// In a child nothing is armed, and a read of the descriptor would take events of its parent.
+/// Runs in a child after a fork. No memory of a child is armed, and a read of the descriptor would take events of its
+/// parent.
 extern "C" fn close_in_child() {
     IS_CHILD.store(true, Ordering::Relaxed);
     let fd = DESCRIPTOR.swap(-1, Ordering::Relaxed);
     if fd >= 0 {
         // SAFETY: the child's copy of the descriptor, which nothing in the child uses from here on, since
-        // `is_settled` looks at the flag first and no thread of the parent is here (close(2)).
+        // `is_settled` checks the flag first and no other thread of the parent exists here (close(2)).
         unsafe { libc::close(fd) };
     }
 }

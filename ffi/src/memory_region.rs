@@ -1,4 +1,4 @@
-//! Registered memory: a region, the device's hold on it, and the order in which both let go.
+//! Registered memory: a region, the device's hold on it, and the order in which both end.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -16,8 +16,8 @@ use crate::errno;
 use crate::leak::Leaked;
 use crate::mapping::Region;
 
-/// The device's hold on memory, with the protection domain that it belongs to. Its owner ends it by
-/// [`Hold::deregister`]: else both stay.
+/// The device's hold on memory, with the protection domain that it belongs to. The owner ends the hold with
+/// [`Hold::deregister`]. Otherwise both stay.
 pub(crate) struct Hold {
     mr: NonNull<rdma_sys::ibv_mr>,
     domain: ManuallyDrop<Arc<DomainInner>>,
@@ -25,8 +25,8 @@ pub(crate) struct Hold {
     rkey: Rkey,
 }
 
-// SAFETY: libibverbs may be called from any thread (its Documentation/libibverbs.md), and the
-// structure is touched by nothing but deregistration.
+// SAFETY: libibverbs may be called from any thread (its Documentation/libibverbs.md), and only deregistration touches the
+// structure.
 unsafe impl Send for Hold {}
 // SAFETY: through a shared reference only plain fields are read.
 unsafe impl Sync for Hold {}
@@ -35,12 +35,12 @@ impl Hold {
     /// Registers `bytes` bytes from `address` on, pinned or paged on demand.
     ///
     /// # Errors
-    /// The device refused: `EFAULT` if not all of it is mapped with these rights, `ENOMEM` also where the
-    /// locked-memory limit is reached.
+    /// The device refused: `EFAULT` if not all of the memory is mapped with these rights, `ENOMEM` also if the
+    /// limit of locked memory is reached.
     ///
     /// # Safety
-    /// Until this is deregistered, an access of the device by `access` meets no Rust reference and no memory of anybody
-    /// else's. Source: `ibv_reg_mr(3)`.
+    /// Until this is deregistered, the device's accesses under `access` reach no bytes behind a Rust reference, and no
+    /// memory of another owner. Source: `ibv_reg_mr(3)`.
     #[doc(alias = "ibv_reg_mr")]
     pub(crate) unsafe fn register(
         domain: &Arc<DomainInner>,
@@ -59,21 +59,22 @@ impl Hold {
             0
         };
         let access = i32::try_from(access.bits() | paging).map_err(|_| invalid)?;
-        // SAFETY: (ibv_reg_mr(3)) The domain is live, held by the `Arc`. The kernel looks at the mappings, and the call
+        // SAFETY: (ibv_reg_mr(3)) The domain is live, held by the `Arc`. The kernel inspects the mappings, and the call
         // neither reads nor writes the memory. The caller vouches for what the device does.
         let mr = unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), address, bytes, access) };
         let mr = errno::from_pointer("ibv_reg_mr", mr)?;
-        // SAFETY: 1. just registered in this domain, and known to nobody else; 2. as the caller vouches.
+        // SAFETY: 1. Just registered in this domain, and known to nothing else. 2. As the caller vouches.
         Ok(unsafe { Self::of(domain, mr) })
     }
 
     /// Takes over a registration that a call just made.
     ///
     /// # Safety
-    /// 1. It is live, of this domain, and deregistered by nobody else.
-    /// 2. Until this is deregistered, an access of the device meets nothing that it must not meet, as for [`Hold::register`].
+    /// 1. The registration is live and of this domain, and nothing else deregisters it.
+    /// 2. Until this is deregistered, the device's accesses reach no bytes that they must not reach, as for
+    ///    [`Hold::register`].
     pub(crate) unsafe fn of(domain: &Arc<DomainInner>, mr: NonNull<rdma_sys::ibv_mr>) -> Self {
-        // SAFETY: a live memory region, whose keys are set before it is returned (ibv_reg_mr(3)).
+        // SAFETY: the memory region is live, and its keys were set before it was returned (ibv_reg_mr(3)).
         let keys = unsafe { mr.as_ref() };
         Self {
             mr,
@@ -83,7 +84,7 @@ impl Hold {
         }
     }
 
-    /// The protection domain that the memory is registered in.
+    /// The protection domain in which the memory is registered.
     pub(crate) fn domain(&self) -> DomainId {
         self.domain.id()
     }
@@ -96,47 +97,48 @@ impl Hold {
         self.rkey
     }
 
-    /// Deregisters, then calls `free` and lets go of the domain. If the device refuses, it keeps its hold: the memory must
-    /// stay, and the domain with it. The refusal is counted, and nothing else happens.
+    /// Deregisters the memory, then calls `free` and gives up the domain. If the device refuses, it keeps its hold, so the
+    /// memory and the domain have to stay. Then the refusal is counted, and nothing else happens.
     ///
     /// # Safety
-    /// It is called once, and the value is not used afterwards.
+    /// This is called once, and the value is not used afterwards.
     #[doc(alias = "ibv_dereg_mr")]
     pub(crate) unsafe fn deregister(&mut self, free: impl FnOnce()) {
-        // SAFETY: registered, and deregistered nowhere else (ibv_dereg_mr(3)).
+        // SAFETY: registered, and deregistered only here (ibv_dereg_mr(3)).
         let status = unsafe { rdma_sys::ibv_dereg_mr(self.mr.as_ptr()) };
         if errno::from_value("ibv_dereg_mr", status).is_err() {
             Leaked::MemoryRegion.count();
             return;
         }
-        // SAFETY: taken here once, as the caller vouches. Lent memory may panic as it is freed, and the domain goes then, too.
+        // SAFETY: taken here once, as the caller vouches. Lent memory may panic as it is freed, and then the domain is given up
+        // as well.
         let domain = unsafe { ManuallyDrop::take(&mut self.domain) };
         free();
         drop(domain);
     }
 }
 
-/// A registered region. Dropping it deregisters, then lets go of the memory; where the device refuses, both
-/// are leaked with the protection domain they belong to.
+/// A registered region. Dropping it deregisters the memory and then gives it up. If the device refuses, the registration
+/// and the memory are leaked, with their protection domain.
 pub(crate) struct MemoryRegion {
     domain: DomainId,
     lkey: Lkey,
     rkey: Rkey,
     by: By,
-    /// Each registration of the memory has a clone. The last to let go of it frees it.
+    /// Each registration of the memory has a clone. Dropping the last clone frees the memory.
     region: ManuallyDrop<Arc<Region>>,
 }
 
 /// The registration of a region.
 enum By {
-    /// A registration of its own.
+    /// A registration for this use alone.
     Own(Hold),
-    /// One that others use, too: what ends this use of it.
+    /// A registration that others use as well. Dropping the value ends this use of it.
     Shared(Option<Box<dyn Send + Sync>>),
 }
 
 impl MemoryRegion {
-    /// The protection domain that it is registered in.
+    /// The protection domain in which the memory is registered.
     pub(crate) const fn domain(&self) -> DomainId {
         self.domain
     }
@@ -144,7 +146,7 @@ impl MemoryRegion {
     /// Registers the whole region.
     ///
     /// # Errors
-    /// The device refused: `ENOMEM` also where the locked-memory limit is reached.
+    /// The device refused: `ENOMEM` also if the limit of locked memory is reached.
     pub(crate) fn register(
         domain: &Arc<DomainInner>,
         region: Arc<Region>,
@@ -152,9 +154,9 @@ impl MemoryRegion {
     ) -> Result<Self, ProviderError> {
         let address = region.base().as_ptr();
         let hold = match region.as_dmabuf() {
-            // SAFETY: The region is mapped until its last clone is dropped, and this one is dropped after deregistration only. An
-            // access of the device by `access` meets no Rust reference: arenas, whose region nobody else has, hand out slots, and
-            // windows none.
+            // SAFETY: the region is mapped until its last clone is dropped, and this clone is dropped only after
+            // deregistration. The device's accesses under `access` reach no bytes behind a Rust reference: arenas, whose
+            // region nothing else has, hand out slots, and windows hand out no references.
             None => unsafe {
                 Hold::register(
                     domain,
@@ -170,9 +172,9 @@ impl MemoryRegion {
                     bytes: region.bytes(),
                     iova: address.addr() as u64,
                 };
-                // SAFETY: The range is a part of a buffer that was handed to this process to be shared. A process that has the
-                // descriptor may have it written at any time, so that no reference to such memory may rely on its bytes. The code that maps
-                // it has that obligation, and nothing here maps it.
+                // SAFETY: the range is a part of a buffer that was handed to this process to be shared. Any process that has
+                // the descriptor may have the buffer written at any time, so no reference to such memory may rely on its
+                // bytes. The code that maps the buffer has that obligation, and nothing here maps it.
                 unsafe { dmabuf::register(domain, buffer.as_raw_fd(), range, access)? }
             }
         };
@@ -185,8 +187,8 @@ impl MemoryRegion {
         })
     }
 
-    /// A use of a registration of the whole region that others may use, too. Dropping it drops `by` first, then lets go of the
-    /// memory.
+    /// Makes a use of a registration of the whole region that others may use as well. Dropping it first drops `by`, and then
+    /// gives up the memory.
     pub(crate) fn shared(
         (domain, lkey, rkey): (DomainId, Lkey, Rkey),
         by: Box<dyn Send + Sync>,
@@ -213,7 +215,7 @@ impl MemoryRegion {
         &self.region
     }
 
-    /// The region, if nobody else has it.
+    /// The region, if nothing else has a clone of it.
     pub(crate) fn region_mut(&mut self) -> Option<&mut Region> {
         Arc::get_mut(&mut self.region)
     }
@@ -222,10 +224,11 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         let Self { by, region, .. } = self;
-        // SAFETY: dropped once; the device has let go of it by then, or has it by a registration that outlives its uses.
+        // SAFETY: dropped once. By then the device has no hold on the memory, or its hold is a shared registration. Such a
+        // registration may outlive its uses, and no request uses it for this memory any more.
         let mut free = || unsafe { ManuallyDrop::drop(region) };
         match by {
-            // SAFETY: called here once, the value being dropped.
+            // SAFETY: called here once, as the value is dropped.
             By::Own(hold) => unsafe { hold.deregister(free) },
             By::Shared(by) => {
                 drop(by.take());

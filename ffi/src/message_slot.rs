@@ -1,4 +1,4 @@
-//! The slot of a message that was taken out of a receive queue, and has not been put back or kept yet.
+//! The slot of a message that was taken out of a receive queue, and that has not yet been put back or kept.
 
 use core::borrow::Borrow;
 use core::fmt;
@@ -7,7 +7,7 @@ use doorbell_core::ledger::{Origin, QueueId};
 
 use crate::Slot;
 
-/// The slot of a message. It knows which completion brought it, so that its queue knows the place that it came from.
+/// The slot of a message. It records the completion that brought it, so that its queue can find the place it came from.
 ///
 /// No other slot can be put in its place:
 /// ```compile_fail,E0594
@@ -17,7 +17,7 @@ use crate::Slot;
 /// *slot = other;
 /// # }
 /// ```
-/// and it cannot be put back twice:
+/// and a message cannot be put back twice:
 /// ```compile_fail,E0382
 /// # use doorbell_core::provider::ReceiveQueue as _;
 /// # fn f(receive: &mut doorbell_ffi::ReceiveQueue, message: doorbell_ffi::MessageSlot) {
@@ -35,18 +35,19 @@ use crate::Slot;
 /// ```
 pub struct MessageSlot {
     slot: Slot,
-    /// The completion that brought it, or none that there can be. No two values have that of one completion.
+    /// The completion that brought the slot, or an origin that no completion has. No two values have the origin of one
+    /// completion.
     origin: Origin,
 }
 
 impl MessageSlot {
-    /// Makes the value of a slot that a receive queue took for this completion, which it redeemed just now.
+    /// Makes the value for a slot that a receive queue took for this completion, which the queue has just redeemed.
     #[inline(always)]
     pub(crate) const fn new(slot: Slot, origin: Origin) -> Self {
         Self { slot, origin }
     }
 
-    /// The completion that brought it.
+    /// The completion that brought the slot.
     #[inline(always)]
     pub(crate) const fn origin(&self) -> Origin {
         self.origin

@@ -1,6 +1,6 @@
-//! For tests: how often a thread found a page that was not in place.
+//! For tests: how often a thread touched a page that was not present.
 
-/// Minor faults of this thread so far.
+/// Returns the number of minor faults of this thread so far.
 pub(crate) fn minor() -> i64 {
     // SAFETY: zero bytes are a value of this structure of integers.
     let mut usage: libc::rusage = unsafe { core::mem::zeroed() };

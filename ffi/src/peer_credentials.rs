@@ -6,22 +6,23 @@ use doorbell_core::provider::ProviderError;
 
 use crate::errno;
 
-/// A process as the kernel knew it when it connected.
+/// The credentials of a process, as the kernel recorded them at the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// Its user.
+    /// User of the process.
     pub uid: u32,
-    /// Its group.
+    /// Group of the process.
     pub gid: u32,
-    /// Its number here. `None` if this process's namespace does not have it, as may be between containers.
+    /// Process number in this process's namespace. `None` if the namespace does not contain the peer, for example in another
+    /// container.
     pub pid: Option<core::num::NonZeroU32>,
 }
 
 impl PeerCredentials {
-    /// The process that connected a Unix socket. Source: `unix(7)`, `SO_PEERCRED`.
+    /// Returns the credentials of the peer of a Unix socket. Source: `unix(7)`, `SO_PEERCRED`.
     ///
     /// # Errors
-    /// The descriptor is of no connected Unix socket.
+    /// The descriptor is not a connected Unix socket.
     pub fn of(socket: BorrowedFd<'_>) -> Result<Self, ProviderError> {
         let mut found = libc::ucred {
             pid: 0,

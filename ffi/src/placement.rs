@@ -1,5 +1,5 @@
-//! Placing memory: mapped of the pages asked for, bound to a node, in place, locked, and then
-//! looked at, since what was asked is not always what is there.
+//! Placement of memory: it is mapped with the wanted pages, given a preferred node, populated and locked. Afterwards it is
+//! inspected, since the kernel does not always fulfil the wishes.
 
 use core::ptr::{self, NonNull};
 
@@ -9,12 +9,12 @@ use doorbell_core::provider::{
 
 use crate::{errno, kernel_view};
 
-/// Pages of this process that lie elsewhere are moved: `MPOL_MF_MOVE` of `linux/mempolicy.h`.
+/// Moves the process's pages that lie on another node: `MPOL_MF_MOVE` of `linux/mempolicy.h`.
 const MOVE: libc::c_ulong = 1 << 1;
 
-/// Memory mapped by us, private, zeroed and writable. Dropping it unmaps it.
+/// Memory mapped by this crate: private, zeroed and writable. Dropping it unmaps it.
 pub(crate) struct Mapping {
-    /// All that is mapped, what keeps it apart from its neighbours included.
+    /// Start of everything mapped, including the guard pages that separate it from its neighbours.
     outer: NonNull<u8>,
     outer_bytes: usize,
     /// Start of the usable part.
@@ -22,25 +22,24 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: plain bytes that it owns; nothing is accessed through it but by who made it.
+// SAFETY: plain bytes that it owns; only the code that made it accesses them through it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `Mapping::of` mapped; whoever drops it has shown that neither a
-        // device nor a reference uses it any more (munmap(2)). It cannot fail on what exists.
+        // SAFETY: exactly the range that `Mapping::of` mapped. The code that drops it ensures that neither a device nor a
+        // reference uses it any more (munmap(2)). The call cannot fail for a whole mapping that exists.
         unsafe { libc::munmap(self.outer.as_ptr().cast(), self.outer_bytes) };
     }
 }
 
 impl Mapping {
-    /// Maps `bytes` with these protections and flags, at an address of the kernel's choice.
+    /// Maps `bytes` bytes with this protection and these flags, at an address that the kernel chooses.
     fn of(bytes: usize, protection: i32, flags: i32) -> Result<Self, ProviderError> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-        // SAFETY: a new private mapping where the kernel likes touches no memory that exists
-        // (mmap(2)).
+        // SAFETY: a new private mapping at an address that the kernel chooses touches no existing memory (mmap(2)).
         let address = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if address == libc::MAP_FAILED {
             return Err(refused("mmap"));
@@ -54,8 +53,8 @@ impl Mapping {
         })
     }
 
-    /// Maps small pages from a multiple of `align`, a power of two of at least a page. On either side lies a page
-    /// that nobody may touch. So the kernel never merges a neighbour with it, and shows this memory alone.
+    /// Maps small pages from a multiple of `align`, which is a power of two and at least a page. On either side is a page
+    /// that allows no access. So the kernel never merges a neighbour with the mapping, and shows exactly this memory.
     fn aligned(bytes: usize, align: usize, page: usize) -> Result<Self, ProviderError> {
         let invalid = ProviderError {
             call: "mmap",
@@ -74,11 +73,11 @@ impl Mapping {
             .and_then(|first| first.checked_next_multiple_of(align))
             .and_then(|base| base.checked_sub(mapping.outer.addr().get()))
             .ok_or(invalid)?;
-        // SAFETY: at most a page and `align` from the beginning, within the mapping.
+        // SAFETY: at most a page plus `align` from the beginning, so within the mapping.
         mapping.base = unsafe { mapping.outer.add(offset) };
         mapping.bytes = bytes;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: inside the mapping just made, which holds nothing yet (mprotect(2)).
+        // SAFETY: within the mapping just made, which holds no data yet (mprotect(2)).
         let status = unsafe { libc::mprotect(mapping.base.as_ptr().cast(), bytes, protection) };
         errno::from_minus_one("mprotect", status)?;
         Ok(mapping)
@@ -88,21 +87,21 @@ impl Mapping {
         self.base
     }
 
-    /// How many bytes are mapped for use.
+    /// How many bytes are usable.
     const fn bytes(&self) -> usize {
         self.bytes
     }
 
     fn advise(&self, call: &'static str, advice: i32) -> Result<(), ProviderError> {
-        // SAFETY: the range is our own mapping, which nobody else knows yet; none of the kinds of
-        // advice given here takes bytes away from it (madvise(2)).
+        // SAFETY: the range is this mapping, which nothing else knows yet. None of the kinds of advice given here removes
+        // bytes from it (madvise(2)).
         let status = unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, advice) };
         errno::from_minus_one(call, status).map(drop)
     }
 
-    /// Prefers a node for its pages; `flags` may say that those elsewhere are moved.
+    /// Prefers a node for the pages of the mapping. With [`MOVE`] in `flags`, pages on other nodes are moved.
     ///
-    /// Preferred and not bound: where a bound node is full, the kernel kills a process.
+    /// The node is preferred and not bound, since the kernel kills a process when a bound node is full.
     fn prefer(&self, node: u16, flags: libc::c_ulong) -> Result<(), ProviderError> {
         const BITS: usize = 1024;
         let mut mask = [0_u64; BITS / 64];
@@ -113,8 +112,8 @@ impl Mapping {
             });
         };
         *word = 1 << (node % 64);
-        // SAFETY: our own mapping, and a mask of as many bits as is said; the kernel counts one
-        // more than it reads (mbind(2)).
+        // SAFETY: this mapping, and a mask of `BITS` bits. The kernel reads one bit less than the stated number
+        // (mbind(2)).
         let status = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -133,25 +132,25 @@ impl Mapping {
         }
     }
 
-    /// Puts every page in place: the first touch never happens on the data path.
+    /// Makes every page present, so that the first touch never happens on the data path.
     fn populate(&self, page: usize) -> Result<(), ProviderError> {
         let outcome = self.advise("madvise(MADV_POPULATE_WRITE)", libc::MADV_POPULATE_WRITE);
         if !outcome.is_err_and(|error| error.errno == libc::EINVAL) {
             return outcome;
         }
-        // Kernels before 5.14 have no such call.
+        // Kernels before 5.14 do not know this advice.
         for offset in (0..self.bytes).step_by(page) {
             // SAFETY: the offset lies within the mapping.
             let place = unsafe { self.base.add(offset) };
-            // SAFETY: mapped writable, and nobody else knows the address yet. Volatile, since
-            // the fault is the purpose.
+            // SAFETY: mapped writable, and nothing else knows the address yet. The write is volatile, since its purpose
+            // is the fault.
             unsafe { place.write_volatile(0) };
         }
         Ok(())
     }
 
     fn lock(&self) -> Step {
-        // SAFETY: our own mapping; locking changes no byte of it (mlock(2)).
+        // SAFETY: this mapping, of which locking changes no byte (mlock(2)).
         if unsafe { libc::mlock(self.base.as_ptr().cast(), self.bytes) } == 0 {
             return Step::Done;
         }
@@ -170,10 +169,10 @@ impl Mapping {
     }
 }
 
-/// Maps and places memory; says what became of each wish.
+/// Maps and places memory, and reports the outcome of each wish.
 ///
 /// # Errors
-/// The size is zero or overflows, there is no memory, or a wish that is required was not met.
+/// The size is 0 or overflows, there is no memory, or a required wish was not met.
 pub(crate) fn place(
     bytes: usize,
     asked: &PlacementConfig,
@@ -184,7 +183,7 @@ pub(crate) fn place(
     report.node_asked = match asked.node {
         NumaNode::OfDevice => device_node,
         NumaNode::Number(node) => Some(node),
-        // Any, and what may come to be beside it.
+        // `Any`, and kinds that may be added later.
         _ => None,
     };
     let page = page_bytes();
@@ -218,7 +217,7 @@ pub(crate) fn place(
         return Ok((mapping, report));
     }
     if asked.lock {
-        // Reserved pages are never swapped; locking them only uses the limit up.
+        // Reserved pages are never swapped, and locking them would only use up the limit.
         report.lock = if is_reserved { Step::Done } else { mapping.lock() };
     }
     verify(&mapping, &mut report);
@@ -226,7 +225,7 @@ pub(crate) fn place(
     Ok((mapping, report))
 }
 
-/// Maps reserved huge pages, bound and in place.
+/// Maps reserved huge pages, prefers their node and makes them present.
 fn map_reserved(bytes: usize, huge: usize, report: &mut Placement) -> Result<Mapping, Shortfall> {
     let rounded = bytes
         .checked_next_multiple_of(huge)
@@ -253,7 +252,7 @@ fn map_reserved(bytes: usize, huge: usize, report: &mut Placement) -> Result<Map
     Ok(mapping)
 }
 
-/// Maps small pages, for transparent huge ones where they are wished, bound and in place.
+/// Maps small pages, or memory for transparent huge pages if those are wanted, prefers their node and makes them present.
 fn map_small(bytes: usize, page: usize, report: &mut Placement) -> Result<Mapping, ProviderError> {
     let whole = bytes.checked_next_multiple_of(page).ok_or(invalid())?;
     let wished = report.asked.pages != Pages::Ordinary;
@@ -283,9 +282,9 @@ fn map_small(bytes: usize, page: usize, report: &mut Placement) -> Result<Mappin
     Ok(mapping)
 }
 
-/// Keeps a mapping from children, prefers its node, and puts it in place.
+/// Excludes a mapping from children, prefers its node, and makes it present unless it is paged on demand.
 fn settle(mapping: &Mapping, page: usize, report: &mut Placement) -> Result<(), ProviderError> {
-    // A child made by `fork(2)` would make pages change place under the device (S32).
+    // Otherwise a child made by `fork(2)` would cause pages to be copied to another place under the device (S32).
     mapping.advise("madvise(MADV_DONTFORK)", libc::MADV_DONTFORK)?;
     report.node = match (report.asked.node, report.node_asked) {
         (NumaNode::Any, _) => Step::NotAsked,
@@ -301,7 +300,7 @@ fn settle(mapping: &Mapping, page: usize, report: &mut Placement) -> Result<(), 
     mapping.populate(page)
 }
 
-/// Looks at what is there, moves what lies on another node, and corrects the report.
+/// Inspects a mapping, moves pages that lie on another node, and corrects the report.
 fn verify(mapping: &Mapping, report: &mut Placement) {
     let look = || kernel_view::look(mapping.base.addr().get(), mapping.bytes);
     let mut view = look();
@@ -316,7 +315,7 @@ fn verify(mapping: &Mapping, report: &mut Placement) {
             .filter(is_shown)
             .is_some_and(|view| bytes_there(view) < mapping.bytes)
         {
-            // Moving makes room on the node first; placing does not. Pages that could not be moved show below.
+            // Moving makes room on the node first, and placing does not. The report below shows pages that could not be moved.
             mapping.prefer(node, MOVE).ok();
             view = look();
         }
@@ -333,7 +332,7 @@ fn verify(mapping: &Mapping, report: &mut Placement) {
             Some(seen) => Step::Short(Shortfall::Partly {
                 bytes: seen.huge_bytes,
             }),
-            // The kernel maps reserved pages or fails; transparent ones it promises to nobody.
+            // For reserved pages, the mapping would have failed. Transparent ones are never guaranteed.
             None if reserved_page_bytes(report.asked.pages).is_some() => Step::Done,
             None => Step::Short(Shortfall::NotShown),
         };
@@ -343,7 +342,7 @@ fn verify(mapping: &Mapping, report: &mut Placement) {
     }
 }
 
-/// The size of the reserved pages this asks for.
+/// Returns the size of the reserved pages that this asks for, if it asks for any.
 const fn reserved_page_bytes(pages: Pages) -> Option<usize> {
     match pages {
         Pages::Huge2M => Some(2 << 20),
@@ -353,7 +352,7 @@ const fn reserved_page_bytes(pages: Pages) -> Option<usize> {
 }
 
 pub(crate) fn page_bytes() -> usize {
-    // SAFETY: takes a number and gives one (sysconf(3)).
+    // SAFETY: takes a number and returns one (sysconf(3)).
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(bytes)
         .ok()
@@ -361,7 +360,7 @@ pub(crate) fn page_bytes() -> usize {
         .unwrap_or(4096)
 }
 
-/// The soft limit on locked memory; `None` where there is none.
+/// Returns the soft limit of locked memory, or `None` if there is no limit.
 pub(crate) fn lock_limit() -> Option<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

@@ -1,5 +1,5 @@
-//! One port of an open device, as it is now: state, MTU, speed, and its GID table with the
-//! network interfaces and addresses behind it.
+//! The present state of one port of an open device: state, MTU, speed, and the GID table with the network interface and
+//! address of each entry.
 
 use core::mem::MaybeUninit;
 use std::path::Path;
@@ -14,13 +14,13 @@ use crate::errno;
 use crate::interface::Interface;
 use crate::sysfs::{CLASS, Sysfs};
 
-/// GIDs of a device that are read at most: filled ones, of all its ports together.
+/// The most GIDs that are read of a device: filled entries of all its ports together.
 ///
-/// The library refuses (EINVAL) a table that does not fit an attribute of the kernel, whose length has 16 bits.
-/// Reading one more would mean opening every entry's file, which takes seconds for a table of 1024.
+/// The library refuses (EINVAL) a table that does not fit an attribute of the kernel, whose length has 16 bits. Reading a
+/// larger one would mean opening the file of every entry, which takes seconds for a table of 1024.
 const GIDS_MAX: usize = u16::MAX as usize / size_of::<ibv_gid_entry>();
 
-/// Looks at a port.
+/// Returns the report of a port.
 ///
 /// # Errors
 /// There is no such port, or the device refused.
@@ -48,11 +48,11 @@ pub(crate) fn report(
     Ok(report)
 }
 
-/// Bytes of the longest message that a port carries. A port that reports none, or reports less than it carries, has the limit of the
-/// transport.
+/// Returns the bytes of the longest message that a port carries. If the port reports 0, or less than it carries, the answer
+/// is the limit of the transport.
 ///
 /// # Errors
-/// There is no such port, or the device refuses the query, as one that is gone does.
+/// There is no such port, or the device refused the query, for example because it is gone.
 pub(crate) fn request_bytes_max(context: &ContextInner, port: u8) -> Result<u32, ProviderError> {
     let reported = query(context, port)?.max_msg_sz;
     if reported == 0 || context.quirks().carries_more_than_reported {
@@ -75,7 +75,7 @@ fn mtu(raw: rdma_sys::ibv_mtu) -> Option<Mtu> {
     u8::try_from(raw.0).ok().and_then(Mtu::from_wire)
 }
 
-/// Megabits per second of a link, by its speed and width codes; zero where one is not known.
+/// Returns the speed of a link in Mbit/s for its speed and width codes, or 0 if one of them is not known.
 ///
 /// Source: InfiniBand Architecture volume 1, section 14.2.5.6 (PortInfo:LinkSpeedActive and
 /// LinkWidthActive); `ibv_query_port(3)`; Linux include/rdma/ib_verbs.h.
@@ -83,7 +83,7 @@ fn speed_mbps(speed: u8, width: u8) -> u32 {
     let lane = match speed {
         1 => 2_500,
         2 => 5_000,
-        // QDR, and FDR10 with its better coding.
+        // QDR, and FDR10, whose coding is more efficient.
         4 | 8 => 10_000,
         16 => 14_000,
         32 => 25_000,
@@ -102,7 +102,7 @@ fn speed_mbps(speed: u8, width: u8) -> u32 {
     u32::saturating_mul(lane, lanes)
 }
 
-/// A filled entry of a GID table, whichever way it was found.
+/// A filled entry of a GID table, found through the library or through sysfs.
 struct Found {
     index: u32,
     gid: Gid,
@@ -114,7 +114,7 @@ struct Found {
 }
 
 impl Found {
-    /// With what this network namespace knows of its interface.
+    /// Returns the entry, with the facts of its interface that this network namespace has.
     fn entry(&self, interfaces: &[Interface]) -> GidEntry {
         let interface = self.interface(interfaces);
         GidEntry {
@@ -126,10 +126,10 @@ impl Found {
         }
     }
 
-    /// The interface, if it is in this namespace.
+    /// Returns the interface, if it is in this namespace.
     ///
-    /// Neither its number nor its name is proof: both are unique in their own namespace only. So every known fact
-    /// must agree, and an interface that has addresses must have the one of the GID.
+    /// The number and the name are each unique only within one namespace, so both must agree if both are known. Even
+    /// then the interface may be another one, unless it also has the address of the GID ([`Found::address`]).
     fn interface<'a>(&self, interfaces: &'a [Interface]) -> Option<&'a Interface> {
         if self.interface_index.is_none() && self.interface_name.is_none() {
             return None;
@@ -153,7 +153,7 @@ impl Found {
     }
 }
 
-/// The kind of an entry, by the library's number.
+/// Returns the kind of an entry for the library's number.
 fn kind_of(number: u32, gid: Gid, is_ethernet: bool) -> GidKind {
     match rdma_sys::ibv_gid_type(number) {
         rdma_sys::IBV_GID_TYPE_IB if !is_ethernet => GidKind::Infiniband,
@@ -164,7 +164,7 @@ fn kind_of(number: u32, gid: Gid, is_ethernet: bool) -> GidKind {
     }
 }
 
-/// The kind of an entry, by the kernel's words in sysfs.
+/// Returns the kind of an entry for the kernel's words in sysfs.
 fn kind_in_words(words: &str, gid: Gid, is_ethernet: bool) -> GidKind {
     match words {
         "RoCE v2" => roce_v2(gid),
@@ -182,9 +182,9 @@ const fn roce_v2(gid: Gid) -> GidKind {
     }
 }
 
-/// The filled entries of a port's GID table, in order.
+/// Returns the filled entries of a port's GID table, in order.
 ///
-/// From the library where it can (rdma-core 32 and newer), else from sysfs.
+/// They come from the library if it provides them (rdma-core 32 and newer), and otherwise from sysfs.
 fn gid_table(context: &ContextInner, sysfs: &Sysfs, port: u8, attributes: &ibv_port_attr) -> Vec<Found> {
     let is_ethernet = u32::from(attributes.link_layer) == rdma_sys::IBV_LINK_LAYER_ETHERNET;
     if let Some(entries) = query_table(context) {
@@ -223,10 +223,10 @@ fn query_table(context: &ContextInner) -> Option<Vec<ibv_gid_entry>> {
     // SAFETY: integers and a union of integers, for which zero bytes are a value.
     let nothing: ibv_gid_entry = unsafe { core::mem::zeroed() };
     let mut entries = vec![nothing; GIDS_MAX];
-    // SAFETY: a live context, and room for as many entries as are said (ibv_query_gid_table(3)).
+    // SAFETY: the context is live, and there is room for the stated number of entries (ibv_query_gid_table(3)).
     let count =
         unsafe { rdma_sys::ibv_query_gid_table(context.as_ptr(), entries.as_mut_ptr(), entries.len(), 0) };
-    // A negated errno: a library or kernel that cannot, or a table that is larger.
+    // A negative count is a negated errno: the library or kernel does not support this, or the table is larger.
     entries.truncate(usize::try_from(count).ok()?);
     Some(entries)
 }

@@ -1,8 +1,8 @@
-//! Queue pairs: their control side, and (in the files below) how one is made and how it ends.
+//! Queue pairs: their control side, and in submodules how they are made and destroyed.
 //!
-//! The parts hold the queue pair together. A half that is dropped first leaves its in-flight table with the queue
-//! pair. When the last part goes, the queue pair is destroyed. Only a successful destroy proves that the device
-//! is done with the slots in the tables, which then go home.
+//! The parts jointly own the queue pair. A half that is dropped first leaves its in-flight table with the queue pair. When
+//! the last part is dropped, the queue pair is destroyed. Only a successful destroy proves that the device is done with
+//! the slots in the tables, which then return to their arenas.
 
 use core::fmt;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl QueuePair {
         Self { shared, limits }
     }
 
-    /// Brings it from the state it was brought to before into `next`, with these attributes.
+    /// Brings the queue pair from state `from` into `next`, with these attributes.
     fn modify(
         &mut self,
         call: &'static str,
@@ -65,7 +65,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
         let mut attributes = no_attributes();
         attributes.pkey_index = 0;
         attributes.port_num = port;
-        // Rights of the peer; LOCAL_WRITE is a right of registrations.
+        // Only rights of the peer: LOCAL_WRITE is a right of registrations.
         attributes.qp_access_flags = remote.to_access().difference(Access::LOCAL_WRITE).bits();
         self.modify(
             "ibv_modify_qp to INIT",
@@ -152,9 +152,9 @@ impl doorbell_core::provider::QueuePair for QueuePair {
         self.shared.live_on()?;
         let from = self.shared.state();
         self.modify(CALL, from, QpState::Reset, &mut no_attributes())?;
-        // Soft-RoCE of Linux 6.10 to 7.2 notes the end of its send queue before it empties the queue. So its next
-        // life would begin with the empty slots between: with zero-length WRITEs, whose PSNs the first request
-        // then shares. In RESET nothing is left to empty, so a second reset notes the right place.
+        // Soft-RoCE of Linux 6.10 to 7.2 records the end of its send queue before it empties the queue. So after the reset
+        // it would first send the emptied slots, as zero-length WRITEs whose PSNs the first request then shares. In
+        // RESET nothing is left to empty, so a second reset records the right place.
         self.modify(CALL, QpState::Reset, QpState::Reset, &mut no_attributes())?;
         // A queue pair in RESET has no requests (InfiniBand Architecture volume 1, section 10.3.1.1): the device is
         // done with all of them, and the slots may be used again.
@@ -172,15 +172,15 @@ impl doorbell_core::provider::QueuePair for QueuePair {
     fn data_in_order(&self) -> DataInOrder {
         let ask = |flags| {
             let write = rdma_sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
-            // SAFETY: a live queue pair (ibv_query_qp_data_in_order(3)); where the library has no
-            // such call the bindings answer 0.
+            // SAFETY: the queue pair is live (ibv_query_qp_data_in_order(3)). If the library has no such call, the bindings
+            // answer 0.
             unsafe { rdma_sys::ibv_query_qp_data_in_order(self.shared.as_ptr(), write, flags) }
         };
         let capabilities = ask(rdma_sys::IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS);
         if capabilities > 0 {
             return in_order(capabilities);
         }
-        // Before rdma-core 48 there are no flags, and the answer is of whole messages.
+        // Before rdma-core 48 there are no flags, and the answer is about whole messages.
         in_order(ask(0))
     }
 
@@ -189,7 +189,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
     }
 }
 
-/// Returns the promise in an answer of the library; a negative answer is a failure.
+/// Returns the guarantee in an answer of the library. A negative answer is a failure.
 fn in_order(answer: i32) -> DataInOrder {
     let capabilities = u32::try_from(answer).unwrap_or(0);
     if capabilities & rdma_sys::IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG != 0 {

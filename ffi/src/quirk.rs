@@ -1,10 +1,10 @@
-//! Quirks of particular providers and releases of rdma-core: one table.
+//! The table of quirks of particular providers and releases of rdma-core.
 //!
 //! Sysfs shows the provider of a device. The file name of the libibverbs in use shows the release of rdma-core:
 //! `libibverbs.so.1.14.44.0`, as rdma-core's own build names it, is 44.0.
 //!
-//! The legacy calls (`ibv_post_send`, `ibv_poll_cq`) are what this crate posts and polls with
-//! everywhere; `extended` says where the newer families could be trusted.
+//! This crate always posts and polls with the legacy calls (`ibv_post_send`, `ibv_poll_cq`). The field `extended` tells
+//! whether the newer calls could be trusted.
 
 use crate::sysfs::Sysfs;
 
@@ -14,7 +14,7 @@ pub(crate) type Release = (u32, u32);
 /// Quirks of one provider in one release of rdma-core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quirks {
-    /// Which provider these are for.
+    /// The provider that has these quirks.
     pub provider: ProviderKind,
     /// Whether the `ibv_wr_*` calls and extended completion queues can be trusted.
     ///
@@ -22,25 +22,25 @@ pub struct Quirks {
     /// and the completion cursor overruns. Fixed by its commits 406cd2ad0, 1e8ed0aff, b78b414e0 and 5e7aa4102.
     /// False also if the release is unknown.
     pub extended: bool,
-    /// The largest retry count that still ends.
+    /// The largest retry count with which retrying ends.
     ///
-    /// On rxe 7 is without end (drivers/infiniband/sw/rxe/rxe_comp.c, `COMPST_ERROR_RETRY`), so
-    /// the death of a peer would never show: it is refused there. Elsewhere 7 means 7 (S13).
+    /// On rxe 7 means endless retries (drivers/infiniband/sw/rxe/rxe_comp.c, `COMPST_ERROR_RETRY`), so the death of a
+    /// peer would never show: 7 is refused there. On other devices 7 means 7 (S13).
     pub retry_count_max: u8,
-    /// The shortest time, in microseconds, that a retransmission or receiver-not-ready timer takes, whatever it
-    /// was set to. Zero if the device keeps the time itself. A timer of rxe counts the kernel's ticks, so at 250
-    /// ticks a second it takes at least 4 ms.
+    /// The shortest time, in microseconds, that a retransmission or receiver-not-ready timer takes, even if it is set to
+    /// less. It is 0 if the device itself keeps the time. A timer of rxe counts the kernel's ticks, so it takes at least
+    /// 4 ms at 250 ticks per second.
     pub timer_min_us: u32,
     /// Whether completions of a destroyed queue pair can still be polled afterwards.
     pub stale_completions: bool,
-    /// Whether memory that it pages on demand can be trusted; else this crate takes the device for one without on-demand paging.
+    /// Whether on-demand paging can be trusted. If not, this crate treats the device as one without on-demand paging.
     ///
-    /// False on rxe, which has it from Linux 6.15 on: requests go to the beginning of the page, whatever their offset in it
-    /// (drivers/infiniband/sw/rxe/rxe_odp.c, `__rxe_odp_mr_copy`). On 7.2, 100 bytes written to offset 100 lay at offset 0.
+    /// False on rxe, which has it from Linux 6.15 on. There a request reaches the beginning of its page instead of its offset
+    /// (drivers/infiniband/sw/rxe/rxe_odp.c, `__rxe_odp_mr_copy`). On 7.2, 100 bytes written to offset 100 arrived at offset 0.
     pub on_demand: bool,
-    /// Whether a request longer than the port reports as its longest message is carried all the same.
+    /// Whether the port carries longer requests than the longest message that it reports.
     ///
-    /// On rxe: it reports 8 MiB before Linux commit 6f64286f6, and carries 2^31 bytes.
+    /// True on rxe: before Linux commit 6f64286f6 it reports 8 MiB, although it carries 2^31 bytes.
     pub carries_more_than_reported: bool,
 }
 
@@ -50,19 +50,19 @@ pub struct Quirks {
 pub enum ProviderKind {
     /// Soft-RoCE.
     Rxe,
-    /// Another.
+    /// Any other provider.
     Other,
 }
 
-/// One row: for a provider, from a release on.
+/// One row of the table, for a provider from a release on.
 struct Row {
     provider: ProviderKind,
-    /// The first release it holds for; `None` for every one, and for one that is not known.
+    /// The first release of the row. `None` means every release, including an unknown one.
     since: Option<Release>,
     quirks: Quirks,
 }
 
-/// Rows of quirks. The last row that matches applies.
+/// The rows of quirks. The last row that matches applies.
 const TABLE: &[Row] = &[
     Row {
         provider: ProviderKind::Other,
@@ -103,8 +103,8 @@ const RXE: Quirks = Quirks {
 };
 
 impl ProviderKind {
-    /// By what sysfs says of the device. A name proves nothing, since `rdma link add` takes any:
-    /// it counts only where sysfs does not show the device, being of another network namespace.
+    /// Finds the provider of a device from sysfs. The name is no proof, since `rdma link add` accepts any name. It counts only
+    /// if sysfs does not show the device because it is in another network namespace.
     pub(crate) fn of(sysfs: &Sysfs, device: &str) -> Self {
         let is_rxe = sysfs.has_parent_interface() || !sysfs.is_shown() && device.starts_with("rxe");
         if is_rxe { Self::Rxe } else { Self::Other }
@@ -124,7 +124,7 @@ pub(crate) fn quirks(provider: ProviderKind, release: Option<Release>) -> Quirks
                     (Some(since), Some(release)) => release >= since,
                 }
         })
-        // Every provider has a row for every release; the strictest one would be the answer.
+        // Every provider has a row for every release. Otherwise the strictest row would apply.
         .map_or(RXE, |row| row.quirks)
 }
 

@@ -1,4 +1,4 @@
-//! Registration of a range of addresses that this crate does not own, for use by this host alone; and memory that is lent to it.
+//! Registration of address ranges that this crate does not own, for use only by this host, and windows of lent memory.
 
 use core::fmt;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::mapping::Region;
 use crate::memory_region::{Hold, MemoryRegion};
 use crate::{LentMemory, ProtectionDomain, Window, kernel_view, placement};
 
-/// A range of addresses whose pages are pinned and known to the device. Dropping it deregisters them.
+/// A range of addresses whose pages are pinned and registered with the device. Dropping it deregisters them.
 ///
-/// It does not keep anything mapped. If the range is unmapped, the device goes on to use the pages that were there.
+/// The registration does not keep the range mapped. If the range is unmapped, the device continues to use the old pages.
 pub struct RangeRegistration {
     hold: Hold,
     range: AddressRange,
@@ -21,11 +21,11 @@ pub struct RangeRegistration {
 }
 
 impl ProtectionDomain {
-    /// Registers a range of addresses of this process. A peer gets no right.
+    /// Registers a range of addresses of this process. Peers get no right.
     ///
     /// # Errors
-    /// The access has a right of a peer (`EINVAL`). The device refused: `EFAULT` if not all of the range is mapped with
-    /// these rights, `ENOMEM` if the limit on locked memory is reached.
+    /// The access includes a right other than local writing and relaxed ordering (`EINVAL`). The device refused: `EFAULT` if not all of the range is mapped with
+    /// these rights, `ENOMEM` if the limit of locked memory is reached.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register_range(
         &self,
@@ -39,33 +39,36 @@ impl ProtectionDomain {
             });
         }
         let address = core::ptr::without_provenance_mut(range.start());
-        // SAFETY: Without a right of a peer, the device reaches the memory only for a work request that names the lkey.
-        // Requests of ranges of windows do, and `RangeRegistration::lend` makes these of memory that is lent for it.
+        // SAFETY: peers have no right, so the device reaches the memory only for a work request that names the lkey. Only
+        // requests of ranges of windows do so, and `RangeRegistration::lend` makes such windows only of memory that is lent
+        // for it.
         let hold = unsafe { Hold::register(self.inner(), address, range.bytes(), access, false)? };
         Ok(RangeRegistration { hold, range, access })
     }
 }
 
 impl RangeRegistration {
-    /// The protection domain that it is registered in.
+    /// The protection domain in which the range is registered.
     #[must_use]
     pub fn domain(&self) -> DomainId {
         self.hold.domain()
     }
 
-    /// The key by which work requests of this host name it.
+    /// The key by which work requests of this host name the range.
     #[must_use]
     pub const fn lkey(&self) -> Lkey {
         self.hold.lkey()
     }
 
-    /// Makes a window of memory that is lent, which no peer reaches. Requests of its ranges use this registration, which is not
-    /// deregistered before the last of them is retired and the window is gone. Then `until` is dropped, and then the memory.
+    /// Makes a window of lent memory, which no peer reaches. Requests of its ranges use this registration. It is not
+    /// deregistered before the last of those requests is retired and the window is gone. Then `until` is dropped, and then
+    /// the memory.
     ///
-    /// The registration is newer than the last change of the memory's mapping: [`LentMemory`] says who sees to that.
+    /// The registration has to be newer than the last change of the memory's mapping: see the obligations of
+    /// [`LentMemory`].
     ///
     /// # Errors
-    /// It is the registration of another range. The memory is given back.
+    /// The registration is of another range. The memory is given back.
     pub fn lend<M: LentMemory + Send>(
         self: Arc<Self>,
         memory: M,
@@ -78,10 +81,11 @@ impl RangeRegistration {
         Ok(self.window(&region, until))
     }
 
-    /// Makes a window by each of several registrations, as [`RangeRegistration::lend`] does by one. The memory is dropped with the last.
+    /// Makes a window for each of several registrations, as [`RangeRegistration::lend`] does for one. The memory is dropped
+    /// after the last window and the last of its requests.
     ///
     /// # Errors
-    /// There is no registration, or one is of another range or of other rights. The memory is given back.
+    /// There is no registration, one is of another range, or they differ in the right to write. The memory is given back.
     pub fn lend_by<M: LentMemory + Send, U: Send + Sync + 'static>(
         uses: Vec<(Arc<Self>, U)>,
         memory: M,
@@ -107,7 +111,7 @@ impl RangeRegistration {
 
     fn window(self: Arc<Self>, region: &Arc<Region>, until: impl Send + Sync + 'static) -> Window {
         let keys = (self.domain(), self.lkey(), self.hold.rkey());
-        // The registration is let go of first: its last user deregisters it.
+        // The registration is given up first, and its last user deregisters it.
         let by = Box::new((self, until));
         Window::new(
             MemoryRegion::shared(keys, by, Arc::clone(region)),
@@ -119,7 +123,7 @@ impl RangeRegistration {
 impl Drop for RangeRegistration {
     fn drop(&mut self) {
         // If the device refuses, the pages stay pinned.
-        // SAFETY: called here once, the value being dropped.
+        // SAFETY: called here once, as the value is dropped.
         unsafe { self.hold.deregister(|| {}) };
     }
 }
@@ -130,17 +134,17 @@ impl fmt::Debug for RangeRegistration {
     }
 }
 
-/// Memory that devices have pinned for this process, and the limit on it. Each is `None` if the system does not show it.
+/// Memory that is pinned for this process, and its limit. Each is `None` if the system does not show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PinnedMemory {
     /// Bytes that are pinned. Source: `VmPin` of `proc_pid_status(5)`.
     pub pinned_bytes: Option<u64>,
-    /// The soft limit `RLIMIT_MEMLOCK`; `None` also if there is no limit. Source: `getrlimit(2)`.
+    /// The soft limit `RLIMIT_MEMLOCK`. It is `None` also if there is no limit. Source: `getrlimit(2)`.
     pub limit_bytes: Option<u64>,
 }
 
-/// Looks at the memory that is pinned.
+/// Returns how much memory is pinned for this process, and the limit.
 #[must_use]
 pub fn pinned_memory() -> PinnedMemory {
     PinnedMemory {
@@ -149,8 +153,8 @@ pub fn pinned_memory() -> PinnedMemory {
     }
 }
 
-/// Whether [`MappingWatch`](crate::MappingWatch) reports every change of this range: it is private memory without a
-/// file. It reads the list of the process's mappings, which takes about a microsecond for each.
+/// Whether [`MappingWatch`](crate::MappingWatch) reports every change of this range, which is so for private memory without
+/// a file. Reads the list of the process's mappings, which takes about a microsecond for each.
 #[must_use]
 pub fn is_watchable(range: AddressRange) -> bool {
     kernel_view::is_private_anonymous(range.start(), range.bytes())

@@ -1,4 +1,4 @@
-//! The provider itself: libibverbs as it was found, and the devices it knows.
+//! The provider: the loaded libibverbs and the devices that it lists.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -20,46 +20,44 @@ use crate::{
     context, errno, interface, port,
 };
 
-/// The provider on rdma-core: real devices, by libibverbs.
+/// The provider for rdma-core: real devices, through libibverbs.
 #[derive(Clone, Copy)]
 pub struct Rdma {
     library: &'static rdma_sys::Library,
 }
 
 impl Rdma {
-    /// Opens libibverbs, once per process, and prepares it for programs that fork.
+    /// Loads libibverbs, once per process, and prepares it for programs that fork.
     ///
     /// # Errors
-    /// It is not there, or too old; the error says what to install.
+    /// The library is missing or too old. The error names the package to install.
     #[doc(alias = "ibv_fork_init")]
     pub fn load() -> Result<Self, LoadError> {
         let library = rdma_sys::load()?;
-        // On kernels older than 5.12 this is what keeps a provider's own queues in place when the
-        // program forks (S32). It fails where memory was registered before, by another user of
-        // the library in this process: then that user has settled the matter. Memory of arenas
-        // and windows is kept from children in any case (`mapping`).
+        // On kernels older than 5.12, only this call keeps the provider's queues in place when the program forks (S32). It
+        // fails if another user of the library in this process has already registered memory. Then that user has decided.
+        // Memory of arenas and windows is excluded from children in any case (`mapping`).
         // SAFETY: may be called at any time (ibv_fork_init(3)).
         unsafe { rdma_sys::ibv_fork_init() };
         Ok(Self { library })
     }
 
-    /// The file that libibverbs was loaded from, links resolved.
+    /// The file from which libibverbs was loaded, with links resolved.
     #[must_use]
     pub fn library_file(&self) -> Option<&Path> {
         self.library.file()
     }
 
-    /// The release of rdma-core, by the library's file name: `(44, 0)`.
+    /// The release of rdma-core according to the library's file name, for example `(44, 0)`.
     #[must_use]
     pub fn rdma_core_version(&self) -> Option<(u32, u32)> {
         self.library.rdma_core_version()
     }
 
-    /// Looks at every device: more than [`doorbell_core::provider::Provider::scan`] says, for
-    /// people to read.
+    /// Reports on every device, for people to read, with more facts than [`doorbell_core::provider::Provider::scan`] gives.
     ///
     /// # Errors
-    /// The list of devices could not be read. A failure on one device stands in its report.
+    /// The list of devices could not be read. The report of a device contains failures on that device.
     pub fn devices(&self) -> Result<Vec<DeviceReport>, ProviderError> {
         self.reports(Depth::All)
     }
@@ -73,10 +71,10 @@ impl Rdma {
             .collect())
     }
 
-    /// The network interfaces of the calling thread's network namespace, with their addresses.
+    /// Returns the network interfaces of the calling thread's network namespace, with their addresses.
     ///
     /// # Errors
-    /// The system would not say.
+    /// The system call failed.
     #[doc(alias = "getifaddrs")]
     pub fn interfaces(&self) -> Result<Vec<Interface>, ProviderError> {
         interface::all()
@@ -127,11 +125,11 @@ impl Rdma {
         quirks(ProviderKind::of(&sysfs, device), self.rdma_core_version())
     }
 
-    /// Opens an entry; it must be of this list, which its borrow shows to be alive.
+    /// Opens an entry of this list. The borrow shows that the list is alive.
     fn open_entry(&self, _list: &DeviceList, entry: &ListedDevice) -> Result<ContextInner, ProviderError> {
         let quirks = self.quirks_of(&entry.name);
         let numa_node = Sysfs::new(Path::new(CLASS), &entry.name).numa_node();
-        // SAFETY: an entry of a list that is not freed yet.
+        // SAFETY: an entry of a list that has not been freed.
         unsafe { ContextInner::open(entry.device, entry.name.clone(), quirks, numa_node) }
     }
 }
@@ -187,44 +185,44 @@ impl fmt::Debug for Rdma {
     }
 }
 
-/// How much of a device is looked at.
+/// How much of a device a report covers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// The ports: what connections need.
+    /// The ports, which connections need.
     Ports,
-    /// All that a report has, for which objects are made on the device.
+    /// Everything that a report has, for which objects are made on the device.
     All,
 }
 
-/// One device, as found.
+/// The report of one device.
 #[derive(Clone, Debug)]
 pub struct DeviceReport {
-    /// Its name.
+    /// Name of the device.
     pub name: Name,
-    /// Its quirks.
+    /// Quirks of the device.
     pub quirks: Quirks,
-    /// The kernel driver of the device underneath; none for a purely virtual one.
+    /// The kernel driver of the underlying device. `None` for a purely virtual one.
     pub driver: Option<String>,
     /// The firmware's version.
     pub firmware: Option<String>,
-    /// The folder of the device underneath in sysfs, links resolved.
+    /// The folder of the underlying device in sysfs, with links resolved.
     pub device_path: Option<PathBuf>,
-    /// Its PCI address, as `0000:3b:00.0`.
+    /// The PCI address, for example `0000:3b:00.0`.
     pub pci_address: Option<String>,
-    /// The NUMA node it is on, where the platform says one.
+    /// The NUMA node of the device, if the platform names one.
     pub numa_node: Option<u16>,
-    /// Whether it registers dma-bufs; `None` if it could not be asked.
+    /// Whether the device registers dma-bufs. `None` if it could not be asked.
     pub imports_dmabuf: Option<bool>,
-    /// Operations whose memory it can page on demand; `None` if it could not be asked.
+    /// Operations whose memory the device can page on demand. `None` if it could not be asked.
     pub on_demand: Option<OnDemand>,
-    /// Its ports, in order.
+    /// The ports, in order.
     pub ports: Vec<PortReport>,
-    /// Parts that could not be read, and why.
+    /// The parts that could not be read, and the errors.
     pub failures: Vec<LookFailure>,
 }
 
 impl DeviceReport {
-    /// Returns the facts that sysfs shows of a device whose ports are not read yet.
+    /// Makes the report of the facts that sysfs shows. The ports have not been read yet.
     fn shown(name: Name, quirks: Quirks, sysfs: &Sysfs) -> Self {
         Self {
             name,
@@ -242,13 +240,13 @@ impl DeviceReport {
     }
 }
 
-/// The devices that libibverbs lists, as long as the list lives.
+/// The list of devices of libibverbs, freed on drop.
 struct DeviceList {
     first: NonNull<*mut rdma_sys::ibv_device>,
     count: usize,
 }
 
-/// One of them.
+/// One entry of a [`DeviceList`].
 struct ListedDevice {
     device: NonNull<rdma_sys::ibv_device>,
     name: Name,
@@ -275,15 +273,15 @@ impl DeviceList {
 
     fn entries(&self) -> impl Iterator<Item = ListedDevice> {
         (0..self.count).filter_map(|index| {
-            // SAFETY: below the count that came with the list.
+            // SAFETY: below the count that was returned with the list.
             let place = unsafe { self.first.add(index) };
             // SAFETY: an entry of the live list.
             let device = NonNull::new(unsafe { place.read() })?;
             // SAFETY: a device of the live list; the name lives with it (ibv_get_device_name(3)).
             let name = NonNull::new(unsafe { rdma_sys::ibv_get_device_name(device.as_ptr()) }.cast_mut())?;
-            // SAFETY: a C string, as just said.
+            // SAFETY: a C string, which lives with the list.
             let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-            // The kernel's names are shorter than `Name` holds, and of plain characters.
+            // The kernel's names fit into a `Name` and consist of plain characters.
             Some(ListedDevice {
                 device,
                 name: Name::try_from(name.to_str().ok()?).ok()?,
@@ -295,8 +293,8 @@ impl DeviceList {
 impl Drop for DeviceList {
     #[doc(alias = "ibv_free_device_list")]
     fn drop(&mut self) {
-        // SAFETY: what `ibv_get_device_list` gave, freed once; open contexts hold their device by
-        // themselves (ibv_get_device_list(3)).
+        // SAFETY: the list that `ibv_get_device_list` returned, freed once. Open contexts themselves keep their device
+        // (ibv_get_device_list(3)).
         unsafe { rdma_sys::ibv_free_device_list(self.first.as_ptr()) };
     }
 }

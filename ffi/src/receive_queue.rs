@@ -1,4 +1,4 @@
-//! The receive half of a queue pair, and its posting guard.
+//! The receive half of a queue pair, and its batches.
 
 use core::fmt;
 use core::mem::{ManuallyDrop, forget};
@@ -16,20 +16,20 @@ use crate::receive_ring::{Positions, ReceiveRing};
 use crate::work_list::Elements;
 use crate::{Completion, LentCompletion, MessageSlot, Slot, unposted};
 
-/// Function of the provider that posts receives.
+/// Provider function that posts receives.
 type PostReceive =
     unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32;
 
-/// Stands for the number of places while a batch began and did not end: while there is none, it was forgotten. No ring has as many, so no
-/// message is put back into its place.
+/// Replaces the number of places from the start of a batch to its end. If it is found without a batch, a batch was forgotten
+/// (`mem::forget`). No ring has this many places, so meanwhile no message is put back into its own place.
 const BEGUN: u32 = u32::MAX;
 
-/// The receive half of a queue pair; with its completion queue it belongs to one thread.
+/// The receive half of a queue pair. One thread owns it, together with its completion queue.
 pub struct ReceiveQueue {
     /// Owns the slots whose memory requests name, from staging until the device is done.
     ring: ManuallyDrop<ReceiveRing>,
     post_recv: PostReceive,
-    /// How many places the ring has, for a message to be put back into its own. Or [`BEGUN`].
+    /// How many places the ring has, which decides whether a message can be put back into its own place. Or [`BEGUN`].
     full: u32,
     scatter_max: u8,
     ledger: Ledger,
@@ -55,24 +55,24 @@ impl ReceiveQueue {
         }
     }
 
-    /// Whether it is the half of this queue pair.
+    /// Whether this is the half of this queue pair.
     pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.shared, shared)
     }
 
-    /// Notes that no batch has begun.
+    /// Records that no batch is open.
     #[inline(always)]
     fn end_batch(&mut self) {
         self.full = self.ring.places();
     }
 
-    /// Sends all slots home, the device having forgotten every receive.
+    /// Returns all slots to their arenas, after the device has forgotten every receive.
     pub(crate) fn forget(&mut self) {
         self.ring.drain();
     }
 
-    /// Stages a receive into memory of a message that goes to another place.
-    // Apart, so that a loop over messages keeps nothing in registers for it.
+    /// Stages a receive into the memory of a message that cannot go back to its own place.
+    // A separate function, so that a loop over messages keeps no registers for it.
     #[cold]
     #[cfg_attr(not(doorbell_in_line), inline(never))]
     fn restage_apart(&mut self, slot: Slot) -> Result<(), Slot> {
@@ -80,7 +80,8 @@ impl ReceiveQueue {
         self.restage(slot)
     }
 
-    /// Takes the receive this completion names; `each` gets its slots in order, their lengths set to what arrived in each.
+    /// Takes the receive that this completion names. `each` gets its slots in order, each with the length of the bytes that
+    /// arrived in it. Slots of earlier receives, which [`ReceiveQueue::retire_slots`] describes, come first and empty.
     #[inline(always)]
     fn retire_filled(
         &mut self,
@@ -97,8 +98,8 @@ impl ReceiveQueue {
         self.retire_slots(completion, give_back)
     }
 
-    /// Takes the receive this completion names; `each` gets its slots in order, and before them those of
-    /// receives before it, whose own completions were dropped unredeemed: these are not named.
+    /// Takes the receive that this completion names. `each` gets its slots in order, as named. Before them it gets the
+    /// slots of earlier receives whose own completions were dropped without being redeemed, as not named.
     #[inline(always)]
     pub(crate) fn retire_slots(
         &mut self,
@@ -138,7 +139,7 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     #[inline(always)]
     fn restage(&mut self, slot: Slot) -> Result<(), Slot> {
         if self.full == BEGUN {
-            // A batch was forgotten.
+            // A batch was forgotten (`mem::forget`).
             unposted::discard(&mut *self.ring);
             self.end_batch();
         }
@@ -154,12 +155,12 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
         if self.ring.has_lent(sequence) {
             if queue == self.ledger.queue() {
                 forget(message);
-                // SAFETY: No other value had this origin, so the slot is the one that the ring gave for it, and it is given up.
+                // SAFETY: no other value had this origin, so the slot is the one that the ring gave for it. It is given up here.
                 unsafe { self.ring.put_back() };
                 return Ok(());
             }
-            // It is of another queue, and is staged in front of the message that was lent. Noted here, so that the two looks stay
-            // apart: put together they take longer.
+            // The message is of another queue, and takes the place of the message that was lent. This is handled here, so that
+            // the two checks stay separate, which is faster.
             self.ring.unlend();
         }
         self.restage_apart(message.into())
@@ -210,9 +211,9 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
 
 impl Drop for ReceiveQueue {
     fn drop(&mut self) {
-        // SAFETY: taken here once, the half being dropped.
+        // SAFETY: taken here once, as the half is dropped.
         let ring = unsafe { ManuallyDrop::take(&mut self.ring) };
-        // The device may still write into its slots: the ring waits for the queue pair to end.
+        // The device may still write into its slots, so the ring stays until the queue pair ends.
         self.shared.park_receives(ring);
     }
 }
@@ -242,7 +243,7 @@ pub(crate) fn arrival(completion: &LentCompletion<'_>, ticket: Ticket) -> Arriva
     }
 }
 
-/// [`arrival`] of a failure.
+/// The [`arrival`] of a failed completion.
 #[cold]
 fn failed(completion: &LentCompletion<'_>, ticket: Ticket) -> Arrival {
     Arrival {
@@ -255,7 +256,7 @@ fn failed(completion: &LentCompletion<'_>, ticket: Ticket) -> Arrival {
     }
 }
 
-/// How many bytes lie in the slots of the receive a completion is of.
+/// How many bytes the slots of a completion's receive hold.
 #[inline(always)]
 pub(crate) fn scattered(completion: &LentCompletion<'_>) -> u32 {
     match completion.arrival_kind() {
@@ -264,7 +265,7 @@ pub(crate) fn scattered(completion: &LentCompletion<'_>) -> u32 {
     }
 }
 
-/// Stages a receive by `stage`, unless it has more slots than it may have.
+/// Stages a receive with `stage`, unless it has more slots than are allowed.
 #[inline(always)]
 pub(crate) fn push<const N: usize>(
     scatter_max: u8,
@@ -284,7 +285,7 @@ pub(crate) fn push<const N: usize>(
     })
 }
 
-/// Receives staged for one post. Dropping it posts nothing.
+/// Receives staged for one post. A batch that is dropped posts nothing.
 pub struct ReceiveBatch<'q> {
     queue: &'q mut ReceiveQueue,
     state: QpState,
@@ -332,14 +333,14 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
         let (post_recv, qp) = (queue.post_recv, queue.shared.as_ptr());
         let (status, posted) = queue.ring.submit(|first, refused| {
             // SAFETY: (ibv_post_recv(3)) 1. The queue pair is live, held by `shared`, and the function is its
-            // provider's. 2. The list ends in null, and its elements are written. 3. The memory they name stays,
-            // as `ring` says.
+            // provider's. 2. The list ends in null, and its elements are written. 3. The memory that they name
+            // stays, as `ring` describes.
             unsafe { post_recv(qp, first, refused) }
         });
         if status == 0 {
             return Ok(posted);
         }
-        // The batch, being dropped, sends the rest home.
+        // Dropping the batch returns the rest to their arenas.
         Err(unposted::refused(&*queue.ring, "ibv_post_recv", status, posted))
     }
 }

@@ -1,10 +1,10 @@
-//! The ring of a receive queue: request, elements and memory of each position stand in one place.
+//! The ring of a receive queue: the request, elements and memory of each position are in one place.
 //!
-//! Requests are linked in a circle, once. Staging a receive writes its id, its elements and its memory where the position says, so
-//! nothing is looked up. Posting cuts the circle behind the last receive that is staged, and mends it.
+//! Requests are linked in a circle, once. A receive is staged by writing its id, its elements and its memory into the place
+//! of its position, so no search is needed. A post opens the circle after the last staged receive, and then closes it again.
 //!
-//! The positions say whose the memory of a place is. While a position is staged or posted, the place owns its slots. At any other time
-//! it owns none, and the bits that stand there mean nothing.
+//! The positions decide what a place owns. While a position is staged or posted, its place owns the slots. Otherwise the
+//! place owns none, and its bits mean nothing.
 
 use core::cell::{Cell, UnsafeCell};
 use core::convert::Infallible;
@@ -28,32 +28,32 @@ pub(crate) type Positions = Table<Infallible>;
 /// The ring, which owns the slots of all receives that are staged or posted.
 pub(crate) struct ReceiveRing {
     positions: Positions,
-    /// One for each place of the positions: their number is a power of two.
+    /// One entry for each place of the positions. Their number is a power of two.
     places: Box<[ReceivePlace]>,
-    /// The number of the completion for which the last slot was taken, if its place is the next receive's and is as the slot left
-    /// it, but for the id, which is the next receive's. Or [`NOT_LENT`].
+    /// The number of the completion for which the last slot was taken, if its place is that of the next receive. The place is
+    /// unchanged since then, except for the id, which is already that of the next receive. Or [`NOT_LENT`].
     lent: u64,
 }
 
-/// The number of no completion.
+/// A number that no completion has.
 const NOT_LENT: u64 = u64::MAX;
 
-/// The place of a position. In cells, since requests point to each other and to their elements: the pointers stay good
-/// whatever is borrowed through `&self`.
+/// The place of a position. Its fields are cells, since requests point to each other and to their elements: the pointers
+/// stay valid through all borrows of `&self`.
 struct ReceivePlace {
     request: UnsafeCell<ibv_recv_wr>,
-    /// The id of the receive here if it has one slot, for a completion to be compared with: the device gets the one in the request. Else
-    /// all bits of that are turned, which is the id of none that is posted.
+    /// The id of the receive here if it has one slot, which completions are compared with. The device gets the id in the
+    /// request. If the receive does not have one slot, this is the inverted id, which no posted receive has.
     id: Cell<WorkId>,
-    /// How many slots the last receive here has or had.
+    /// How many slots the latest receive here has or had.
     count: Cell<usize>,
-    /// As many of them as `count` says were written. They are owned as the positions say.
+    /// The first `count` of them were written. The positions decide whether the place owns them.
     slots: UnsafeCell<[MaybeUninit<Slot>; GATHER_MAX]>,
     elements: UnsafeCell<Elements>,
 }
 
-// SAFETY: the pointers in the requests lead into the ring's own array, which stays where it is while the ring goes elsewhere. The slots
-// may go to any thread and go with it.
+// SAFETY: the pointers in the requests lead into the ring's own array, which stays in place when the ring is moved. The slots
+// may move to any thread and move with it.
 unsafe impl Send for ReceiveRing {}
 
 impl ReceivePlace {
@@ -84,7 +84,7 @@ impl ReceivePlace {
     #[inline(always)]
     unsafe fn put<const N: usize>(&self, work_id: WorkId, slots: [Slot; N]) {
         const { assert!(N <= GATHER_MAX) };
-        // SAFETY: nobody else has a reference to it, as the caller vouches.
+        // SAFETY: nothing else has a reference to it, as the caller vouches.
         let request = unsafe { &mut *self.request.get() };
         // SAFETY: as above; another field.
         let elements = unsafe { &mut *self.elements.get() };
@@ -102,41 +102,42 @@ impl ReceivePlace {
         self.count.set(N);
     }
 
-    /// Writes the id of the next receive here, which has one slot as the last had.
+    /// Writes the id of the next receive here, which has one slot, as the previous one had.
     ///
     /// # Safety
     /// As for [`ReceivePlace::put`].
     #[inline(always)]
     unsafe fn set_id(&self, work_id: WorkId) {
-        // SAFETY: nobody else has a reference to it, as the caller vouches.
+        // SAFETY: nothing else has a reference to it, as the caller vouches.
         let request = unsafe { &mut *self.request.get() };
         request.wr_id = work_id.to_raw();
         self.id.set(work_id);
     }
 
-    /// Takes the slot of this number out.
+    /// Takes out the slot of this number.
     ///
     /// # Safety
-    /// The place owns that slot, so its number is below their count, and does not from now on. The caller borrows the ring exclusively.
+    /// The place owns the slot, so the number is below the count. From now on the place does not own it. The caller borrows
+    /// the ring exclusively.
     #[inline(always)]
     unsafe fn take(&self, number: usize) -> Slot {
-        // SAFETY: nobody else has a reference to it, as the caller vouches.
+        // SAFETY: nothing else has a reference to it, as the caller vouches.
         let slots = unsafe { &*self.slots.get() };
-        // SAFETY: the count is of at most as many (`put`).
+        // SAFETY: the number is below the count, which is at most the length (`put`).
         let slot = unsafe { slots.get_unchecked(number) };
-        // SAFETY: it was written, as its owner's receive was staged, and is taken once, as the caller vouches.
+        // SAFETY: it was written when its receive was staged, and it is taken once, as the caller vouches.
         unsafe { slot.assume_init_read() }
     }
 }
 
 impl ReceiveRing {
-    /// A ring of these positions, none of which is staged or posted. All of it is in place.
+    /// Makes a ring for these positions, none of which is staged or posted. All its pages are present.
     pub(crate) fn new(positions: Positions) -> Self {
         let mut places: Box<[_]> = (0..positions.places()).map(|_| ReceivePlace::empty()).collect();
         in_place::put(&mut places, ReceivePlace::empty);
         let next = places.iter().cycle().skip(1);
         for (place, next) in places.iter().zip(next) {
-            // SAFETY: the array was just made, and nobody else has a reference into it.
+            // SAFETY: the array was just made, and nothing else has a reference into it.
             let request = unsafe { &mut *place.request.get() };
             request.sg_list = place.elements.get().cast();
             request.next = next.request.get();
@@ -148,7 +149,7 @@ impl ReceiveRing {
         }
     }
 
-    /// How many places it has.
+    /// How many places the ring has.
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,
@@ -158,7 +159,7 @@ impl ReceiveRing {
         self.places.len() as u32
     }
 
-    /// The positions, to be asked.
+    /// The positions, for reading.
     #[inline(always)]
     pub(crate) const fn positions(&self) -> &Positions {
         &self.positions
@@ -169,14 +170,14 @@ impl ReceiveRing {
     #[expect(clippy::cast_possible_truncation, reason = "masked to the number of places")]
     fn place(places: &[ReceivePlace], position: Ticket) -> &ReceivePlace {
         let mask = places.len().wrapping_sub(1);
-        // SAFETY: their number is a power of two, and not 0 (`storage_for`), so what is masked is below it.
+        // SAFETY: the number of places is a power of two and not 0 (`storage_for`), so a masked position is below it.
         unsafe { places.get_unchecked(position.position() as usize & mask) }
     }
 
     /// Stages a receive into these slots.
     ///
     /// # Errors
-    /// There is no room; the slots are handed back.
+    /// There is no room. The slots are handed back.
     #[inline(always)]
     pub(crate) fn stage<const N: usize>(&mut self, slots: [Slot; N]) -> Result<Ticket, [Slot; N]> {
         let Some(vacancy) = self.positions.vacancy() else {
@@ -185,8 +186,8 @@ impl ReceiveRing {
         self.lent = NOT_LENT;
         let (ticket, work_id, _) = vacancy.stage();
         let place = Self::place(&self.places, ticket);
-        // SAFETY: the position was vacant, so neither it nor another that is staged or posted has slots there. The ring is borrowed
-        // exclusively, and a request is posted only while it is (`submit`).
+        // SAFETY: the position was vacant, so no staged or posted position has slots in this place. The ring is borrowed
+        // exclusively, and requests are posted only during such a borrow (`submit`).
         unsafe { place.put(work_id, slots) };
         Ok(ticket)
     }
@@ -203,19 +204,20 @@ impl ReceiveRing {
         Some(unsafe { &mut *elements })
     }
 
-    /// Retires the oldest receive, if that is posted, `work_id` names it, and it has one slot. `sequence` is the number of the
-    /// completion. Its slot may be put back where it was if there were `full` receives, as many as there are places.
+    /// Retires the oldest receive if it is posted, `work_id` names it, and it has one slot. `sequence` is the number of the
+    /// completion. The slot may be put back into its place if there were `full` receives, which has to be the number of
+    /// places.
     #[inline(always)]
     pub(crate) fn retire_oldest(&mut self, work_id: WorkId, sequence: u64, full: u32) -> Option<Retired<'_>> {
         let oldest = self.positions.oldest();
         let place = Self::place(&self.places, oldest);
-        // The place has its id while it is posted.
+        // The place has the id of the oldest receive while that is posted.
         if place.id.get() != work_id || !self.positions.retire_next() {
             return None;
         }
         let next = oldest.forward(full.into());
         if next == self.positions.end() {
-            // All places had receives, so the next one that is staged comes here.
+            // All places had receives, so the next receive that is staged takes this place.
             let next = self.positions.work_id(next);
             // SAFETY: the receive was posted until now, so it is neither staged nor posted now. The ring is borrowed exclusively.
             unsafe { place.set_id(next) };
@@ -226,7 +228,7 @@ impl ReceiveRing {
         Some(Retired { place })
     }
 
-    /// Whether the slot that was taken for this completion can be put back where it was.
+    /// Whether the slot that was taken for this completion can be put back into its place.
     #[inline(always)]
     pub(crate) const fn has_lent(&self, sequence: u64) -> bool {
         self.lent == sequence
@@ -235,25 +237,26 @@ impl ReceiveRing {
     /// Stages a receive into the slot that was taken last.
     ///
     /// # Safety
-    /// The caller owned the slot that was taken for a completion, gives it up, and [`ReceiveRing::has_lent`] said so of it just now.
+    /// The caller owns the slot that was taken for a completion, and gives it up. [`ReceiveRing::has_lent`] has just returned
+    /// true for that completion.
     #[inline(always)]
     pub(crate) unsafe fn put_back(&mut self) {
-        // A place was left, the one that the slot was taken from. Nothing was staged or taken since: its slot, its elements and their
-        // number are those of the receive that had it.
+        // The place that the slot was taken from is vacant. Nothing was staged or taken since, so the slot, the elements and
+        // their number in it are still those of the previous receive.
         self.positions.stage_vacant();
     }
 
-    /// Lets no slot be put back where it was: something else is staged next.
+    /// Prevents that a slot is put back into its place, since something else is staged next.
     #[inline]
     pub(crate) const fn unlend(&mut self) {
         self.lent = NOT_LENT;
     }
 
-    /// Takes all receives up to the posted one that `work_id` names; `each` gets their slots in order. If it panics, the slots that it did
-    /// not get go home.
+    /// Takes all receives up to the posted one that `work_id` names. `each` gets their slots in order. If it panics, the
+    /// slots that it did not get return to their arenas.
     ///
     /// # Errors
-    /// The id names no posted receive; nothing was taken.
+    /// The id names no posted receive. Nothing was taken.
     #[inline]
     pub(crate) fn retire(
         &mut self,
@@ -262,13 +265,13 @@ impl ReceiveRing {
     ) -> Result<Range, Rejected> {
         let range = self.positions.retire(work_id, |_, never| match never {})?;
         self.unlend();
-        // SAFETY: they were posted until now.
+        // SAFETY: the receives were posted until now.
         unsafe { self.taken(range.first, range.last.forward(1)) }
             .for_each(|(ticket, slot)| each(ticket, slot));
         Ok(range)
     }
 
-    /// Sends all slots home.
+    /// Returns all slots to their arenas.
     ///
     /// The device must be proven to be done with all of them, as for `InFlight::drain`.
     pub(crate) fn drain(&mut self) {
@@ -276,14 +279,14 @@ impl ReceiveRing {
         let end = self.positions.end();
         self.unlend();
         self.positions.drain(|never| match never {});
-        // SAFETY: they were staged or posted until now.
+        // SAFETY: the receives were staged or posted until now.
         drop(unsafe { self.taken(first, end) });
     }
 
-    /// The slots from the first of these positions to before the end.
+    /// Takes the slots of the positions from `first` to before `end`.
     ///
     /// # Safety
-    /// They were staged or posted, are not any more, and nothing was staged since.
+    /// These positions were staged or posted and are no longer, and nothing was staged since.
     unsafe fn taken(&mut self, first: Ticket, end: Ticket) -> Taken<'_> {
         Taken {
             places: &mut self.places,
@@ -293,10 +296,11 @@ impl ReceiveRing {
         }
     }
 
-    /// Hands all that is staged to `post`, which gets the first request and a place for the first that is refused. Returns its status, and
-    /// how many the device has.
+    /// Hands all staged requests to `post`, which gets the first one and a place for the first refused one. Returns its
+    /// status, and how many the device has.
     ///
-    /// A refusal that names no request of them counts as all taken: what the device may have must not be used again.
+    /// If a refusal names none of these requests, all count as posted, since a request that the device may have must not be
+    /// reused.
     #[inline]
     pub(crate) fn submit(
         &mut self,
@@ -310,7 +314,7 @@ impl ReceiveRing {
         let last = Self::place(&self.places, self.positions.end().back(1))
             .request
             .get();
-        // SAFETY: a request of our own array, borrowed exclusively through `&mut self`.
+        // SAFETY: a request of the ring's array, borrowed exclusively through `&mut self`.
         let following = unsafe { (*last).next };
         // SAFETY: as above.
         unsafe { (*last).next = ptr::null_mut() };
@@ -327,7 +331,7 @@ impl ReceiveRing {
         (status, posted)
     }
 
-    /// How many of what is staged stand before this request; all where it is none of them.
+    /// How many staged requests come before this one, or all of them if it is none of them.
     #[cold]
     fn count_before(&self, refused: *mut ibv_recv_wr) -> u32 {
         let (first, staged) = (self.positions.next(), self.positions.staged());
@@ -350,7 +354,7 @@ impl Staging for ReceiveRing {
         let end = self.positions.end();
         self.unlend();
         self.positions.unstage(|_, never| match never {});
-        // SAFETY: they were staged until now.
+        // SAFETY: the receives were staged until now.
         unsafe { self.taken(first, end) }.for_each(|(ticket, slot)| each(ticket, slot));
     }
 }
@@ -367,7 +371,7 @@ impl fmt::Debug for ReceiveRing {
     }
 }
 
-/// A receive that was retired, and whose one slot is still to be taken. It borrows the ring exclusively.
+/// A retired receive whose one slot has not been taken yet. It borrows the ring exclusively.
 pub(crate) struct Retired<'r> {
     place: &'r ReceivePlace,
 }
@@ -375,17 +379,18 @@ pub(crate) struct Retired<'r> {
 impl Retired<'_> {
     #[inline(always)]
     pub(crate) fn take(self) -> Slot {
-        // SAFETY: the receive was posted until it was retired, and had its one slot, as its id said. This value is the only one of it.
+        // SAFETY: the receive was posted until it was retired, and had one slot, as its id showed. This value is the only one
+        // for it.
         unsafe { self.place.take(0) }
     }
 }
 
-/// Slots of receives that are over, in order. The rest goes home as it is dropped.
+/// The slots of finished receives, in order. Dropping it returns the rest to their arenas.
 struct Taken<'r> {
     places: &'r mut Box<[ReceivePlace]>,
     next: Ticket,
     end: Ticket,
-    /// Which slot of the next receive comes next.
+    /// The number of the next slot of the next receive.
     number: usize,
 }
 
@@ -399,8 +404,8 @@ impl Iterator for Taken<'_> {
             let place = ReceiveRing::place(self.places, ticket);
             if number < place.count.get() {
                 self.number = number.wrapping_add(1);
-                // SAFETY: `taken` was called of a receive that had its slots, and each is taken once: the number only rises, and so do the
-                // positions. The ring is borrowed exclusively.
+                // SAFETY: `taken` was called for receives that had their slots, and each is taken once, since number and position
+                // only rise. The ring is borrowed exclusively.
                 return Some((ticket, unsafe { place.take(number) }));
             }
             self.number = 0;

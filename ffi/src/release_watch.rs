@@ -1,4 +1,4 @@
-//! Whether devices have let go of memory.
+//! Tells whether devices have released memory.
 
 use core::fmt;
 use core::sync::atomic::{Ordering, fence};
@@ -7,23 +7,27 @@ use std::sync::{Arc, Weak};
 use crate::Window;
 use crate::mapping::Region;
 
-/// Says whether devices have let go of the memory of a window, which it does not keep. Clones watch the same memory.
+/// Tells whether devices have released the memory of a window. The watch does not keep the memory. Clones watch the same
+/// memory.
 #[derive(Clone)]
 pub struct ReleaseWatch {
     memory: Weak<Region>,
 }
 
 impl ReleaseWatch {
-    /// Whether no window of the memory is left, nor of a part of it: no device reaches it, and no peer. Memory that was adopted is
-    /// dropped now, or was. One that a device did not let go of is never released.
+    /// Whether no window of the memory or of a part of it is left, so that no device and no peer reaches it. Adopted memory
+    /// then has been dropped, or is just being dropped. Memory that a device refused to deregister is never released.
+    ///
+    /// The watch of a window that `window_of` made covers only that one registration: other windows may still reach the
+    /// same bytes.
     ///
     /// # Ordering
-    /// The last device let go before this answers `true`.
+    /// The last device has deregistered the memory before this returns `true`.
     #[must_use]
     pub fn is_released(&self) -> bool {
         let is_released = self.memory.strong_count() == 0;
         if is_released {
-            // Pairs with the release by which the last owner gave its count up, after the memory was deregistered.
+            // Pairs with the release with which the last owner gave up its count, after the memory was deregistered.
             fence(Ordering::Acquire);
         }
         is_released
@@ -37,7 +41,7 @@ impl fmt::Debug for ReleaseWatch {
 }
 
 impl Window {
-    /// A watch for the time when devices have let go of this window's memory.
+    /// Returns a watch that tells when devices have released this window's memory.
     #[must_use]
     pub fn release_watch(&self) -> ReleaseWatch {
         ReleaseWatch {

@@ -1,4 +1,4 @@
-//! The send half of a queue pair, and its posting guard.
+//! The send half of a queue pair, and its batches.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -19,21 +19,22 @@ use crate::send_ring::{RingRequest, SendRing};
 use crate::work_list::{Description, Elements};
 use crate::{Completion, LentCompletion, Slot, Window, unposted};
 
-/// Function of the provider that posts sends.
+/// Provider function that posts sends.
 pub(crate) type PostSend =
     unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
 
-/// The send half of a queue pair; with its completion queue it belongs to one thread.
+/// The send half of a queue pair. One thread owns it, together with its completion queue.
 pub struct SendQueue {
-    /// Owns the slots whose memory requests name, from staging until the device is done: of ranges, the slots that keep their
-    /// windows. Inline bytes are
-    /// borrowed for longer than their batch, and the address handle of a datagram stays in its half (`datagram`).
+    /// Owns the slots whose memory requests name, from staging until the device is done. A range has a slot that keeps its
+    /// window. Inline bytes are borrowed for longer than their batch, and the address handle of a datagram stays in its
+    /// half (`datagram`).
     table: ManuallyDrop<Table>,
     /// Owns the memory of requests without slots.
     cells: ManuallyDrop<Cells>,
-    /// As many requests as the table is deep. The first that is not posted is that of the table.
+    /// The ring has as many requests as the table is deep. Its first request that is not posted is the one of the table.
     ring: SendRing,
-    /// Whether a batch staged something in the table, or wrote a request that is not plain: it rings, or is to be tidied up after.
+    /// Whether a batch staged something in the table, or wrote a request that is not plain. Unless the batch rings, that has
+    /// to be undone.
     is_left: bool,
     post_send: PostSend,
     ledger: Ledger,
@@ -51,7 +52,7 @@ impl SendQueue {
         limits: &QueuePairLimits,
     ) -> Self {
         Self {
-            // The table is empty: it has room for all it is deep.
+            // The table is empty, so its room is its depth.
             ring: SendRing::new(table.room()),
             is_left: false,
             table: ManuallyDrop::new(table),
@@ -64,17 +65,17 @@ impl SendQueue {
         }
     }
 
-    /// From the oldest request that is not retired to the first that is not posted.
+    /// The requests from the oldest that is not retired to before the first that is not posted.
     pub(crate) fn range(&self) -> Range<Ticket> {
         self.table.oldest()..self.table.next()
     }
 
-    /// Whether it is the half of this queue pair.
+    /// Whether this is the half of this queue pair.
     pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.shared, shared)
     }
 
-    /// Sends all slots home, the device having forgotten every request.
+    /// Returns all slots to their arenas, after the device has forgotten every request.
     pub(crate) fn forget(&mut self) {
         self.table.drain(drop);
     }
@@ -83,7 +84,7 @@ impl SendQueue {
         &self.shared
     }
 
-    /// Unstages what a batch that was forgotten left.
+    /// Unstages the requests of a batch that was forgotten (`mem::forget`).
     #[inline]
     fn unstage_left(&mut self) {
         if self.is_left {
@@ -91,7 +92,7 @@ impl SendQueue {
         }
     }
 
-    /// Unstages what is staged, in the first `written` requests of the ring.
+    /// Unstages all staged requests, and makes the first `written` requests of the ring plain again.
     #[cold]
     #[cfg_attr(not(doorbell_in_line), inline(never))]
     fn discard(&mut self, written: u32) {
@@ -100,7 +101,7 @@ impl SendQueue {
         unposted::discard(&mut *self.table);
     }
 
-    /// Why a request of so many elements cannot be staged, whatever room there is.
+    /// Returns why a request of this many elements can never be staged in this state.
     #[cold]
     fn refused_segments(&self, segments: usize) -> PushError {
         let state = self.shared.state();
@@ -170,7 +171,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
                 first
             },
             cell_bytes,
-            // Ids follow each other like positions, up to where these come round. Ids behind it are mended as the batch is rung.
+            // Ids grow like positions until they wrap round. Ids after that point are corrected when the batch is rung.
             id_of_zero: self.table.work_id(first).to_raw().wrapping_sub(first.position()),
             place: self.ring.first(),
             queue: self,
@@ -235,11 +236,11 @@ impl doorbell_core::provider::SendQueue for SendQueue {
 
 impl Drop for SendQueue {
     fn drop(&mut self) {
-        // SAFETY: taken here once, the half being dropped.
+        // SAFETY: taken here once, as the half is dropped.
         let table = unsafe { ManuallyDrop::take(&mut self.table) };
         // SAFETY: as above.
         let cells = unsafe { ManuallyDrop::take(&mut self.cells) };
-        // The device may still have its requests: table and cells wait for the queue pair to end.
+        // The device may still have its requests, so table and cells stay until the queue pair ends.
         self.shared.park_sends(table);
         self.shared.park_cells(cells);
     }
@@ -254,9 +255,9 @@ impl fmt::Debug for SendQueue {
     }
 }
 
-/// Requests staged for one doorbell. Dropping it rings nothing.
+/// Requests staged for one doorbell. A batch that is dropped posts nothing.
 ///
-/// The bytes of a cell are out of reach once its request is staged:
+/// The bytes of a cell are not accessible once its request is staged:
 /// ```compile_fail,E0499
 /// # use doorbell_core::provider::{Operation, PostFlags, SendBatch as _, SendQueue as _};
 /// # fn f(send: &mut doorbell_ffi::SendQueue) {
@@ -267,7 +268,7 @@ impl fmt::Debug for SendQueue {
 /// }
 /// # }
 /// ```
-/// and those that were lent outside of a batch, once one begins:
+/// and neither are bytes that were lent without a batch, once a batch begins:
 /// ```compile_fail,E0499
 /// # use doorbell_core::provider::{LoneCell as _, SendQueue as _};
 /// # fn f(send: &mut doorbell_ffi::SendQueue) {
@@ -277,7 +278,7 @@ impl fmt::Debug for SendQueue {
 /// }
 /// # }
 /// ```
-/// or the queue is gone:
+/// or once the queue is dropped:
 /// ```compile_fail,E0505
 /// # use doorbell_core::provider::{LoneCell as _, SendQueue as _};
 /// # fn f(mut send: doorbell_ffi::SendQueue) {
@@ -289,31 +290,32 @@ impl fmt::Debug for SendQueue {
 /// ```
 pub struct SendBatch<'q> {
     queue: &'q mut SendQueue,
-    /// Fewer elements than these a request may have: see [`Shared::segments_limit`].
+    /// A request must have fewer elements than this: see [`Shared::segments_limit`].
     segments_limit: u8,
     cell_bytes: u32,
-    /// The first request.
+    /// The first request of the batch.
     first: Ticket,
-    /// The request behind the last that is staged. The table knows of those in front of it up to the last that is no cell's.
+    /// The request after the last that is staged. The table knows the staged requests up to the last that has slots or
+    /// inline bytes.
     next: Ticket,
-    /// The first request that there is no room for.
+    /// The first request for which there is no room.
     end: Ticket,
-    /// The first request that there is no cell for. Requests of other memory may be staged behind it.
+    /// The first request for which there is no cell. Requests of other memory may be staged from there on.
     cells_end: Ticket,
-    /// The id of a request, less its position.
+    /// The id of a request minus its position.
     id_of_zero: u64,
-    /// The next request, of the ring.
+    /// The next request in the ring.
     place: RingRequest,
 }
 
 impl SendBatch<'_> {
-    /// The id of a request in front of where positions come round.
+    /// The id of a request, which is right unless ids wrap round within the batch.
     #[inline(always)]
     const fn id_of(&self, ticket: Ticket) -> u64 {
         self.id_of_zero.wrapping_add(ticket.position())
     }
 
-    /// Why the next request has no cell.
+    /// Returns why the next request has no cell.
     #[cold]
     fn no_cell(&self) -> PushError {
         if self.segments_limit <= 1 {
@@ -325,7 +327,7 @@ impl SendBatch<'_> {
         }
     }
 
-    /// Why a request with these slots cannot be staged, whatever room there is.
+    /// Returns why a request with these slots cannot be staged, even in an empty queue.
     #[inline]
     fn refusal<const N: usize>(
         &self,
@@ -364,7 +366,7 @@ impl SendBatch<'_> {
         Some(request)
     }
 
-    /// Stages a request in the table, with these slots. Returns the request, which stays to be written.
+    /// Stages a request with these slots in the table. Returns the request, which the caller has to write.
     #[inline(always)]
     fn stage<const N: usize>(
         &mut self,
@@ -378,8 +380,8 @@ impl SendBatch<'_> {
         let queue = &mut *self.queue;
         queue.is_left = true;
         queue.table.stage_at(ticket, slots);
-        // SAFETY: Requests of the ring, which is borrowed exclusively. The table had room for one more, so it is no other
-        // request's in flight, nor one of those that are staged.
+        // SAFETY: requests of the ring, which is borrowed exclusively. The table had room for one more, so no request in
+        // flight has this place, and no staged one.
         self.place = unsafe { place.following() };
         self.next = ticket.forward(1);
         // SAFETY: as above.
@@ -400,7 +402,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
     type Slot = Slot;
     type Window = Window;
 
-    // If the operation is known at compile time, as nearly everywhere, little of this remains.
+    // If the operation is known at compile time, as it is for nearly all callers, little of this remains.
     #[inline(always)]
     fn push<const N: usize>(
         &mut self,
@@ -442,7 +444,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         }
         PushError::check_ranges(operation, &ranges, flags)?;
         let description = Description::of_ranges(&ranges);
-        // Each keeps its window until the request is retired. None is made for a queue that is full.
+        // Each hold keeps its window until the request is retired. A full queue is checked first, so that no hold is made in vain.
         if self.next == self.end {
             return Err(PushError::Full);
         }
@@ -473,8 +475,8 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         let Ok((ticket, request, elements)) = self.stage([]) else {
             return Err(PushError::Full);
         };
-        // Read during the post call alone, and `'q` outlives the batch (ibv_post_send(3), on
-        // IBV_SEND_INLINE); the key is not looked at.
+        // The bytes are read only during the post call, and `'q` outlives the batch (ibv_post_send(3), on IBV_SEND_INLINE).
+        // The key is not used.
         let [element, ..] = elements;
         element.addr = bytes.as_ptr().expose_provenance() as u64;
         element.length = length;
@@ -494,8 +496,8 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         if self.next.position() >= self.cells_end.position() {
             return Err(self.no_cell());
         }
-        // SAFETY: 1. The batch has the ring for itself, and there are cells. 2. There is room for one more request than is staged,
-        // so none in flight has its place.
+        // SAFETY: 1. The batch borrows the ring exclusively, and there are cells. 2. There is room for one more request than
+        // is staged, so no request in flight has its place.
         Ok(unsafe { self.place.lend(self.cell_bytes) })
     }
 
@@ -513,8 +515,8 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         let limits = [self.cell_bytes, self.queue.inline_bytes_max];
         PushError::check_cell(operation, len_bytes, flags, limits)?;
         let work_id = WorkId::from_raw(self.id_of(ticket));
-        // SAFETY: A request of the ring, which is borrowed exclusively. It is plain: there are cells, and all that are not plain are
-        // staged, in front of it.
+        // SAFETY: a request of the ring, which is borrowed exclusively. It is plain: there are cells, and only requests that
+        // are staged, all before this one, may not be plain.
         let is_plain = unsafe { place.write(work_id, operation, len_bytes, flags) };
         if !is_plain {
             self.queue.is_left = true;
@@ -568,10 +570,10 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         let post = |request: *mut ibv_send_wr, refused: &mut *mut ibv_send_wr| {
             // SAFETY: (ibv_post_send(3)) 1. The queue pair is live, held by `shared`, and the function is its
             // provider's. 2. The list ends in null, and its elements are written. 3. The memory and the address
-            // handles they name stay, as `table` says.
+            // handles that they name stay, as `table` describes.
             unsafe { post_send(qp, request, refused) }
         };
-        // SAFETY: as many requests of the ring are staged, no more than the table has room for.
+        // SAFETY: `staged` requests of the ring lie before `self.place`, no more than the table has room for.
         let (status, posted) = unsafe { queue.ring.submit(self.place, staged, post) };
         if queue.is_left {
             queue.is_left = false;
@@ -581,7 +583,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             queue.table.post_to(self.next);
             return Ok(posted);
         }
-        // The rest of it is staged until it is handed back: `report` may panic.
+        // The rest stays staged until it is handed back, since `report` may panic.
         queue.is_left = true;
         queue.table.stage_vacant_to(self.next);
         queue.table.post(posted);
@@ -593,7 +595,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
     }
 }
 
-/// Writes what a request does; the rest of it stands.
+/// Writes the operation of a request. Its other fields stay.
 #[inline(always)]
 pub(crate) fn write_operation(request: &mut ibv_send_wr, operation: Operation, flags: PostFlags) {
     request.send_flags = send_flags(flags);
@@ -653,7 +655,7 @@ const fn atomic(
     }
 }
 
-/// The flags, whose bits are verbs' own.
+/// Returns the flags as verbs has them: the bits are the same.
 #[inline]
 pub(crate) const fn send_flags(flags: PostFlags) -> u32 {
     flags.bits() as u32

@@ -1,11 +1,12 @@
 //! The ring of send requests: made once, written in place, and handed to the device in chains.
 //!
-//! There are as many as the queue is deep, linked in a circle. Each request takes the one behind the request before it. So one is
-//! taken again only after as many others as the queue is deep, when what it stood for is retired. The memory of a cell
-//! therefore stands in its request once and for all.
+//! The ring has as many requests as the queue is deep, linked in a circle, which are used in turn. So each is used again
+//! only after all the others, when its previous use is retired. The memory of a cell is therefore written into its request
+//! only once.
 //!
-//! Between two doorbells a request of a queue with cells is *plain*: a SEND from the one element of its cell. Such a message
-//! needs its length, its id and its flags. Any other request is made plain again behind the doorbell.
+//! In a queue with cells, each request is *plain* between two doorbells: a SEND from the one element of its cell. A message
+//! from a cell then only needs its length, its id and its flags written. Any other request is made plain again after the
+//! doorbell.
 
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
@@ -24,19 +25,19 @@ pub(crate) struct SendRing {
     entries: Box<[UnsafeCell<RingEntry>]>,
     /// A request of one of the entries.
     first: RingRequest,
-    /// How many bytes each cell has; 0 before there are any.
+    /// How many bytes each cell has, or 0 before there are cells.
     cell_bytes: u32,
 }
 
-/// A request with its memory. The part that a message from a cell needs stands first.
+/// A request with its memory. The part that a message from a cell needs comes first.
 #[repr(C)]
 struct RingEntry {
-    /// The memory of the cell, as the request names it: its length is the request's.
+    /// The element of the cell. Its length is the length of the request's message.
     cell: ibv_sge,
     request: ibv_send_wr,
-    /// The entry in front of it.
+    /// The request before it.
     previous: *mut ibv_send_wr,
-    /// Memory of a request that goes out from elsewhere.
+    /// The elements of a request whose memory is not its cell.
     elements: Elements,
 }
 
@@ -44,12 +45,12 @@ struct RingEntry {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RingRequest(NonNull<ibv_send_wr>);
 
-// SAFETY: the pointers lead into the ring's own array, which stays where it is while the ring goes elsewhere, or to memory that is
-// looked at only by the device. The slots of the cells, whose addresses are there, may go to any thread and go with the queue.
+// SAFETY: the pointers lead into the ring's own array, which stays in place when the ring is moved, or to memory that only
+// the device accesses. The ring has the addresses of the cells' slots, which may move to any thread and move with the queue.
 unsafe impl Send for SendRing {}
 
 impl SendRing {
-    /// A ring of so many requests, linked, and in place.
+    /// Makes a ring of this many requests, linked, with its pages present.
     pub(crate) fn new(length: u32) -> Self {
         let nothing = || {
             UnsafeCell::new(RingEntry {
@@ -65,11 +66,11 @@ impl SendRing {
         let requests = entries.iter().map(request_of);
         let mut first = NonNull::dangling();
         for (place, following) in requests.clone().zip(requests.cycle().skip(1)) {
-            // SAFETY: requests of the array, to which nobody else has a pointer.
+            // SAFETY: requests of the array, to which nothing else has a pointer.
             unsafe { (*place.as_ptr()).next = following.as_ptr() };
             // SAFETY: as above.
             unsafe { (*entry_of(following)).previous = place.as_ptr() };
-            // The last of them leads to the first.
+            // The last request leads to the first.
             first = following;
         }
         Self {
@@ -84,7 +85,7 @@ impl SendRing {
         self.entries.len()
     }
 
-    /// Gives each request its cell: so many bytes of it, in this memory.
+    /// Gives each request its cell, which has this many bytes.
     pub(crate) fn furnish(&mut self, bytes: u32, cells: impl Iterator<Item = ibv_sge>) {
         let mut place = self.first;
         for cell in cells.take(self.length()) {
@@ -109,19 +110,20 @@ impl SendRing {
         self.first
     }
 
-    /// Notes that all requests in front of this one are posted.
+    /// Records that all requests before this one are posted.
     #[inline(always)]
     pub(crate) const fn note_posted(&mut self, first: RingRequest) {
         self.first = first;
     }
 
-    /// Hands the requests from the first to in front of `end`, which are `count` and at least one, to `post`. It gets the first of them
-    /// and a place for the first refused. Returns its status, and how many were posted.
+    /// Hands the `count` requests before `end`, at least one, to `post`. It gets the first of them and a place for the first
+    /// refused one. Returns its status, and how many were posted.
     ///
-    /// A refusal that does not name one of them counts as all posted: what the device may have must not be reused.
+    /// If a refusal names none of these requests, all count as posted, since a request that the device may have must not be
+    /// reused.
     ///
     /// # Safety
-    /// They are `count` requests of this ring, and no more than it has.
+    /// From the first request to before `end` there are exactly `count` requests, no more than the ring has.
     #[inline(always)]
     pub(crate) unsafe fn submit(
         &mut self,
@@ -145,7 +147,7 @@ impl SendRing {
         (status, self.submitted_in_part(refused, count))
     }
 
-    /// Notes those of the first `count` requests as posted that stand in front of the one that was refused. Returns how many.
+    /// Records as posted the first `count` requests, as far as they come before the refused one. Returns how many.
     #[cold]
     fn submitted_in_part(&mut self, refused: *mut ibv_send_wr, count: u32) -> u32 {
         let mut posted = 0_u32;
@@ -157,7 +159,7 @@ impl SendRing {
         posted
     }
 
-    /// Numbers so many requests from the first anew: `id` gets the place of each behind it.
+    /// Gives new ids to the first `count` requests. `id` gets the number of requests before each.
     #[cold]
     pub(crate) fn number(&mut self, count: u32, id: impl Fn(u32) -> WorkId) {
         let mut place = self.first;
@@ -170,11 +172,11 @@ impl SendRing {
         }
     }
 
-    /// Makes requests plain, so many from this one of the ring on, and none twice.
+    /// Makes `count` requests from this one on plain, or all of them if there are fewer.
     #[inline(always)]
     pub(crate) fn make_plain(&mut self, place: RingRequest, count: u32) {
         if count == 1 {
-            // Whether there are cells does not matter: what is no message from a cell writes all of its request.
+            // Whether there are cells does not matter, since every request that is not a message from a cell is written in full.
             // SAFETY: a request of the ring, which is borrowed exclusively.
             unsafe { place.make_plain() };
         } else {
@@ -182,7 +184,7 @@ impl SendRing {
         }
     }
 
-    /// Makes so many plain.
+    /// Makes several requests plain, if there are cells.
     #[cfg_attr(not(doorbell_in_line), inline(never))]
     fn make_all_plain(&mut self, mut place: RingRequest, count: u32) {
         if self.cell_bytes == 0 {
@@ -199,19 +201,19 @@ impl SendRing {
 }
 
 impl RingRequest {
-    /// The request behind it.
+    /// The request after it.
     ///
     /// # Safety
-    /// The ring is there, and borrowed exclusively.
+    /// The ring exists, and is borrowed exclusively.
     #[inline(always)]
     pub(crate) unsafe fn following(self) -> Self {
-        // SAFETY: a request of the ring, which the caller vouches for.
+        // SAFETY: a request of the ring, for which the caller vouches.
         let next = unsafe { (*self.0.as_ptr()).next };
-        // SAFETY: The ring is closed, but for the time of a post call.
+        // SAFETY: the ring is closed, except during a post call.
         Self(unsafe { NonNull::new_unchecked(next) })
     }
 
-    /// The request in front of it.
+    /// The request before it.
     ///
     /// # Safety
     /// As for [`RingRequest::following`].
@@ -219,11 +221,11 @@ impl RingRequest {
     pub(crate) unsafe fn previous(self) -> Self {
         // SAFETY: as in `following`.
         let previous = unsafe { (*entry_of(self.0)).previous };
-        // SAFETY: the ring was closed as it was made.
+        // SAFETY: the ring was closed when it was made.
         Self(unsafe { NonNull::new_unchecked(previous) })
     }
 
-    /// The request and the elements for memory that is not its cell's, to be written.
+    /// The request and its elements for memory other than its cell, both to be written.
     ///
     /// # Safety
     /// As for [`RingRequest::following`], as long as they are borrowed.
@@ -238,24 +240,24 @@ impl RingRequest {
     /// The bytes of its cell.
     ///
     /// # Safety
-    /// 1. As for [`RingRequest::following`], as long as they are borrowed. The ring has cells of so many bytes.
-    /// 2. No request in flight has the place.
+    /// 1. As for [`RingRequest::following`], as long as they are borrowed. The ring has cells of this many bytes.
+    /// 2. No request in flight has this place.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the address is a pointer's")]
     pub(crate) unsafe fn lend<'q>(self, bytes: u32) -> &'q mut [u8] {
         // SAFETY: an entry of the ring (1).
         let address = unsafe { (*entry_of(self.0)).cell.addr };
         let start: *mut u8 = ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: All the bytes of a slot that the queue owns, mapped and initialised, whose pointer was exposed for the element.
-        // The device does not have them (2), and it is the only reference (1).
+        // SAFETY: all the bytes of a slot that the queue owns, mapped and initialised, whose pointer was exposed for the element.
+        // The device does not have them (2), and this is the only reference (1).
         unsafe { slice::from_raw_parts_mut(start, bytes as usize) }
     }
 
-    /// Writes a request of the first bytes of its cell, as many as `PushError::check_cell` found it to have. Returns whether
-    /// it is still plain.
+    /// Writes a request for the first `len_bytes` bytes of its cell, which `PushError::check_cell` has checked. Returns whether
+    /// the request is still plain.
     ///
     /// # Safety
-    /// As for [`RingRequest::following`]. It is plain.
+    /// As for [`RingRequest::following`]. The request is plain.
     #[inline(always)]
     pub(crate) unsafe fn write(
         self,
@@ -264,7 +266,7 @@ impl RingRequest {
         len_bytes: u32,
         flags: PostFlags,
     ) -> bool {
-        // SAFETY: an entry of the ring. The device reads elements during a post call alone, and none is under way.
+        // SAFETY: an entry of the ring. The device reads elements only during a post call, and none is running.
         unsafe { (*entry_of(self.0)).cell.length = len_bytes };
         // SAFETY: as above.
         let request = unsafe { &mut *self.0.as_ptr() };
@@ -273,7 +275,7 @@ impl RingRequest {
             request.send_flags = send_flags(flags);
             return true;
         }
-        // Some devices read a length of zero as 2^31 bytes.
+        // Some devices read a length of 0 as 2^31 bytes.
         request.num_sge = i32::from(len_bytes != 0);
         write_operation(request, operation, flags);
         false
@@ -294,8 +296,8 @@ impl RingRequest {
         request.opcode = ibv_wr_opcode::IBV_WR_SEND;
     }
 
-    /// Hands it to `post` by itself, which gets it and a place for the first refused. Returns its status, and whether it is posted,
-    /// as far as is known.
+    /// Hands only this request to `post`, which gets it and a place for the first refused one. Returns the status, the request
+    /// after it, and whether this one counts as posted.
     ///
     /// # Safety
     /// As for [`RingRequest::following`].
@@ -304,7 +306,7 @@ impl RingRequest {
         self,
         post: impl FnOnce(*mut ibv_send_wr, &mut *mut ibv_send_wr) -> i32,
     ) -> (i32, Self, bool) {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: as the caller vouches.
         let following = unsafe { self.following() };
         // SAFETY: a request of the ring.
         unsafe { (*self.0.as_ptr()).next = ptr::null_mut() };
@@ -316,17 +318,17 @@ impl RingRequest {
     }
 }
 
-/// The request of an entry, with leave to reach all of the entry.
+/// The request of an entry, as a pointer that may reach all of the entry.
 fn request_of(entry: &UnsafeCell<RingEntry>) -> NonNull<ibv_send_wr> {
     let at: NonNull<u8> = NonNull::from(entry).cast();
     // SAFETY: within the entry.
     unsafe { at.byte_add(core::mem::offset_of!(RingEntry, request)) }.cast()
 }
 
-/// The entry of a request of a ring.
+/// Returns the entry of a request of a ring.
 #[inline(always)]
 const fn entry_of(request: NonNull<ibv_send_wr>) -> *mut RingEntry {
-    // Wrapping, so that this needs no promise: it is within the entry.
+    // Wrapping, so that this needs no safety argument. The result is the start of the entry.
     request
         .as_ptr()
         .cast::<u8>()

@@ -1,10 +1,14 @@
-//! Memory that two processes map and that neither can take away from the other: sealed memfds.
+//! Memory that two processes map, and that neither can take away from the other once it is sealed: memfds.
 //!
-//! One process creates it, fills it with pages of its own account, and sends the descriptor. The other adopts it: it maps the file, seals
-//! it, and only then looks at its size and its pages. No seal can be taken back, so whatever was seen stays: the file neither
-//! shrinks nor loses pages, and no access to the mapping can raise SIGBUS.
+//! One process creates the file, allocates all its pages, which are charged to this process, and sends the descriptor. The
+//! other adopts it: it maps the file, seals it, and only then checks its size and its pages. Seals cannot be removed, so the
+//! checked facts stay true: the file neither shrinks nor loses pages, and no access to the mapping can raise SIGBUS.
 //!
-//! The language reaches words and flags by atomics, and bytes by copies outside it ([`access`] says why). No byte is reached in two ways.
+//! Until the other process has sealed the file, it can still shrink it, and then an access of the creator raises SIGBUS. A
+//! creator that does not trust the other process has to check the seals and then the size before it accesses the memory.
+//!
+//! Rust code accesses words and flags only by atomics. Bytes are copied by code that Rust's memory model does not see
+//! ([`access`] explains why).
 
 use core::fmt;
 use core::ptr::{self, NonNull};
@@ -19,22 +23,23 @@ use crate::errno;
 use crate::placement::page_bytes;
 use crate::window::access;
 
-/// The seals of shared memory, in force once it is adopted. `F_SEAL_SHRINK` does not stop the punching of holes; `F_SEAL_FUTURE_WRITE` does.
+/// The seals of adopted shared memory. `F_SEAL_SHRINK` does not prevent that holes are punched, but `F_SEAL_FUTURE_WRITE`
+/// does.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
 
 /// The seal against execution, which a host may put on every memfd (`vm.memfd_noexec`). It changes nothing here.
 const SEAL_EXEC: i32 = 0x20;
 
-/// Bytes in front of the words, for flags.
+/// Bytes before the words, for flags.
 const FLAGS_BYTES: usize = 4096;
 
-/// Flags lie so far apart: two cache lines.
+/// Distance of two flags: two cache lines.
 const FLAG_STRIDE_BYTES: usize = 128;
 
 /// The most bytes of one mapping.
 const BYTES_MAX: usize = 1 << 30;
 
-/// The most bytes of pages behind the end of a file: what is left of a huge page, and not what takes long to free.
+/// The most bytes of pages after the end of a file. They may be the rest of a huge page, and must not take long to free.
 const BYTES_BEHIND_MAX: u64 = 64 << 20;
 
 /// The most words of one mapping.
@@ -44,28 +49,28 @@ const WORDS_MAX: usize = BYTES_MAX / size_of::<u64>();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SharedMemoryError {
-    /// The descriptor is of no file in memory that can be sealed.
+    /// The descriptor is not of a file in memory that can be sealed.
     Foreign,
-    /// The file has seals already, or none can be put on it.
+    /// The file already has seals, or none can be put on it.
     Seals {
         /// The seals found, as in `fcntl(2)`.
         found: i32,
     },
-    /// The file has another size.
+    /// The file does not have the expected size.
     Bytes {
         /// The size found.
         found: u64,
-        /// The size there has to be.
+        /// The expected size.
         expected: u64,
     },
     /// The file has holes, whose pages would be charged to the process that touches them first.
     Holes {
         /// The bytes that have pages.
         found: u64,
-        /// The bytes that have to have pages.
+        /// The bytes that should have pages.
         expected: u64,
     },
-    /// A call of the system failed. A size of zero, or above 1 GiB, is `EINVAL`.
+    /// A system call failed. `EINVAL` also stands for a size of 0 or above 1 GiB.
     System(ProviderError),
 }
 
@@ -97,19 +102,19 @@ impl From<ProviderError> for SharedMemoryError {
     }
 }
 
-/// Words and flags that another process maps, too. A clone is the same memory.
+/// Words and flags that another process also maps. Clones share the same memory.
 #[derive(Clone, Debug)]
 pub struct SharedMemory(Arc<Mapping>);
 
-/// Bytes that another process maps, too.
+/// Bytes that another process also maps.
 #[derive(Debug)]
 pub struct SharedArena(Mapping);
 
 impl SharedMemory {
-    /// The most flags.
+    /// The number of flags.
     pub const FLAGS_MAX: usize = FLAGS_BYTES / FLAG_STRIDE_BYTES;
 
-    /// New memory of zeros, with pages. It takes system calls.
+    /// Creates zeroed memory whose pages are present. Makes system calls.
     ///
     /// # Errors
     /// There are no words or too many, or the system has no memory.
@@ -117,11 +122,12 @@ impl SharedMemory {
         Mapping::create(c"doorbell-rings", bytes_of(words)).map(|mapping| Self(Arc::new(mapping)))
     }
 
-    /// Maps and seals the memory that another process created with as many words. It takes system calls, and none that waits for a file
-    /// system of others. The descriptor is needed no longer; the close of one that is refused may wait.
+    /// Maps and seals the memory that another process created with the same number of words. Makes system calls, none of
+    /// which waits for a file system that another process serves. Afterwards the descriptor is not needed. Closing a
+    /// descriptor that was refused may block.
     ///
     /// # Errors
-    /// The descriptor is of no memfd, or of one with seals, another size, or holes.
+    /// The descriptor is not a memfd, or the memfd has seals, another size, or holes.
     pub fn adopt(descriptor: BorrowedFd<'_>, words: usize) -> Result<Self, SharedMemoryError> {
         let mapping = Mapping::adopt(descriptor, bytes_of(words))?;
         mapping.populate(0, mapping.bytes);
@@ -136,7 +142,7 @@ impl SharedMemory {
 }
 
 impl SharedArena {
-    /// New memory of zeros, with pages. It takes system calls.
+    /// Creates zeroed memory whose pages are present. Makes system calls.
     ///
     /// # Errors
     /// There are no bytes or too many, or the system has no memory.
@@ -144,23 +150,23 @@ impl SharedArena {
         Mapping::create(c"doorbell-arena", bytes).map(Self)
     }
 
-    /// Maps and seals the memory that another process created with as many bytes, as [`SharedMemory::adopt`] does. Each page is found at
-    /// its first touch, unless it is [populated](Self::populate) before.
+    /// Maps and seals the memory that another process created with the same number of bytes, as [`SharedMemory::adopt`] does.
+    /// The first touch of each page is a page fault, unless the page is [populated](Self::populate) before.
     ///
     /// # Errors
-    /// The descriptor is of no memfd, or of one with seals, another size, or holes.
+    /// The descriptor is not a memfd, or the memfd has seals, another size, or holes.
     pub fn adopt(descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self, SharedMemoryError> {
         Mapping::adopt(descriptor, bytes).map(Self)
     }
 
-    /// Puts the pages of a range into this process's page table, so that no access finds one missing. It takes a system call, whose time goes
-    /// by the bytes. Kernels before 5.14 find each page at its first touch.
+    /// Puts the pages of a range into this process's page table, so that accesses cause no page faults. Makes a system call,
+    /// which takes time in proportion to the bytes. On kernels before 5.14 it has no effect.
     pub fn populate(&self, offset: usize, bytes: usize) {
         self.0.populate(offset, bytes);
     }
 
-    /// Copies bytes into another arena. Each is one that was there during the call. `false`, and nothing is copied, unless all lie within
-    /// both, which are two.
+    /// Copies bytes into another arena. Each copied byte is one that the source held at some time during the call. Returns
+    /// `false` and copies nothing unless the ranges lie within their arenas, and these are not the same value.
     #[inline]
     #[must_use]
     pub fn copy_to(&self, offset: usize, to: &Self, at: usize, bytes: usize) -> bool {
@@ -172,21 +178,24 @@ impl SharedArena {
         }
         // The index that named these bytes was read before.
         fence(Ordering::Acquire);
-        // SAFETY: 1. inside both mappings (`at`), which live as long as both borrows. 2. Two mappings have no address in common; if both are
-        // of one file, that is as if another process wrote meanwhile. 3. No slice lies in a mapping, which nothing borrows.
+        // SAFETY: 1. Inside both mappings (`at`), which live as long as both borrows. 2. Two mappings have no address in
+        // common. If both are of one file, the copy acts as if another process wrote meanwhile. 3. No slice lies in a
+        // mapping, which nothing borrows.
         unsafe { access::copy(into.as_ptr(), from.as_ptr(), bytes) };
         // The index that names these bytes is published afterwards.
         fence(Ordering::Release);
         true
     }
 
-    /// Adds to the aligned word at `offset`, wrapping, and returns its previous value. `None`, and nothing changes, unless there is one.
+    /// Adds to the aligned word at `offset`, wrapping, and returns its previous value. Returns `None` and changes nothing if
+    /// there is no such word.
     #[must_use]
     pub fn fetch_add(&self, offset: usize, number: u64) -> Option<u64> {
         Some(self.word(offset)?.fetch_add(number, Ordering::AcqRel))
     }
 
-    /// Replaces the aligned word at `offset` if it equals `compare`, and returns its previous value. `None` unless there is one.
+    /// Replaces the aligned word at `offset` if it equals `compare`, and returns its previous value. Returns `None` if there is
+    /// no such word.
     #[must_use]
     pub fn compare_and_swap(&self, offset: usize, compare: u64, swap: u64) -> Option<u64> {
         let exchanged =
@@ -195,7 +204,8 @@ impl SharedArena {
         Some(exchanged.unwrap_or_else(|there| there))
     }
 
-    /// The aligned word at `offset`: atomic among all processes that map it. `None` unless it is aligned and lies within.
+    /// The word at `offset`, which is atomic among all processes that map it. `None` unless it is aligned and lies within the
+    /// arena.
     #[inline]
     #[must_use]
     pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
@@ -203,8 +213,8 @@ impl SharedArena {
         if !word.is_aligned() {
             return None;
         }
-        // SAFETY: inside the mapping (`at`), which lives as long as `self`; aligned, as just checked. The language reaches these bytes by
-        // atomics of this size alone: copies are outside of it ([`access`]).
+        // SAFETY: inside the mapping (`at`), which lives as long as `self`, and aligned, as just checked. The language reaches
+        // these bytes only by atomics of this size, since the copies are outside the language ([`access`]).
         Some(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
     }
 
@@ -215,7 +225,7 @@ impl SharedArena {
     }
 }
 
-/// The bytes of so many words behind the flags; a size that is refused if they overflow.
+/// The bytes of this many words, including the flags. If they overflow, it is a size that is refused.
 fn bytes_of(words: usize) -> usize {
     let bytes = words.checked_mul(size_of::<u64>());
     bytes
@@ -223,7 +233,7 @@ fn bytes_of(words: usize) -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// The offset of a word. `None` for one beyond every mapping, so that nothing overflows.
+/// The offset of a word. `None` for a word beyond every mapping, so that nothing overflows.
 #[inline]
 const fn offset_of(word: usize) -> Option<usize> {
     if word >= WORDS_MAX {
@@ -236,8 +246,8 @@ impl SharedWords for SharedMemory {
     #[inline]
     fn word(&self, index: usize) -> Option<&AtomicU64> {
         let word = self.0.at(offset_of(index)?, size_of::<u64>())?.cast::<u64>();
-        // SAFETY: inside the mapping (`at`), which lives as long as `self`; aligned, since the mapping is and the offset is a multiple of
-        // eight. Behind the flags, the language makes atomic accesses of this size alone.
+        // SAFETY: inside the mapping (`at`), which lives as long as `self`, and aligned, since the mapping is aligned and the
+        // offset is a multiple of 8. After the flags, the language makes only atomic accesses of this size.
         Some(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
     }
 
@@ -247,8 +257,8 @@ impl SharedWords for SharedMemory {
             .0
             .at(offset_of(first)?, size_of::<[AtomicU64; 8]>())?
             .cast::<[AtomicU64; 8]>();
-        // SAFETY: as above, for each of the eight words: an `AtomicU64` has the layout of a `u64` of eight bytes, and its alignment on
-        // the processors of this crate.
+        // SAFETY: as above, for each of the eight words. An `AtomicU64` has the layout of a `u64` of eight bytes, and its
+        // alignment on the processors that this crate supports.
         Some(unsafe { line.as_ref() })
     }
 
@@ -258,7 +268,7 @@ impl SharedWords for SharedMemory {
             .checked_mul(FLAG_STRIDE_BYTES)
             .filter(|offset| *offset < FLAGS_BYTES)?;
         let flag = self.0.at(offset, size_of::<u32>())?.cast::<u32>();
-        // SAFETY: as above. In front of the words, the language makes atomic accesses of this size alone.
+        // SAFETY: as above. Before the words, the language makes only atomic accesses of this size.
         Some(unsafe { AtomicU32::from_ptr(flag.as_ptr()) })
     }
 }
@@ -275,8 +285,8 @@ impl SharedBytes for SharedArena {
         };
         // The index that named these bytes was read before.
         fence(Ordering::Acquire);
-        // SAFETY: 1. inside the mapping (`at`), which lives as long as `self`, and a slice; 2. no slice lies in the mapping, which
-        // nothing borrows; 3. the slice is borrowed exclusively.
+        // SAFETY: 1. Inside the mapping (`at`), which lives as long as `self`, and a slice. 2. No slice lies in the mapping,
+        // which nothing borrows. 3. The slice is borrowed exclusively.
         unsafe { access::copy(into.as_mut_ptr(), from.as_ptr(), into.len()) };
         true
     }
@@ -286,7 +296,7 @@ impl SharedBytes for SharedArena {
         let Some(to) = self.0.at(offset, from.len()) else {
             return false;
         };
-        // SAFETY: as in `copy_out`; the slice is read.
+        // SAFETY: as in `copy_out`, but the slice is read.
         unsafe { access::copy(to.as_ptr(), from.as_ptr(), from.len()) };
         // The index that names these bytes is published afterwards.
         fence(Ordering::Release);
@@ -299,22 +309,23 @@ impl SharedBytes for SharedArena {
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
-    /// The descriptor, for the process that shares it. A mapping needs none, and a process that adopts many would run out of them.
+    /// The descriptor, in the process that created the memory. A mapping needs none, and a process that adopts many would run
+    /// out of descriptors.
     file: Option<OwnedFd>,
 }
 
-// SAFETY: the mapping is this value's own; it is followed by code with an argument of its own.
+// SAFETY: only this value owns the mapping. The code that follows its pointer gives its own argument for each access.
 unsafe impl Send for Mapping {}
-// SAFETY: through a shared reference, accesses are atomics, or copies outside the language that any others may overlap.
+// SAFETY: through a shared reference, accesses are atomics, or copies outside the language, which other accesses may overlap.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn create(name: &core::ffi::CStr, bytes: usize) -> Result<Self, SharedMemoryError> {
         let length = length(bytes)?;
-        // SAFETY: a string that ends with zero; the call touches no other memory (memfd_create(2)).
+        // SAFETY: a string that ends with a zero byte. The call touches no other memory (memfd_create(2)).
         let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         let fd = errno::from_minus_one("memfd_create", fd)?;
-        // SAFETY: made just now, and nobody else's.
+        // SAFETY: made just now, and nothing else owns it.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: an open descriptor; the call touches no memory of this process (ftruncate(2)).
         let status = unsafe { libc::ftruncate(file.as_raw_fd(), length) };
@@ -330,7 +341,8 @@ impl Mapping {
 
     fn adopt(file: BorrowedFd<'_>, bytes: usize) -> Result<Self, SharedMemoryError> {
         let expected = u64::try_from(length(bytes)?).unwrap_or(u64::MAX);
-        // The seals first: no file system is asked for them. One that another process serves may never answer.
+        // The seals are checked first, since that does not ask the file system. One that another process serves may never
+        // answer.
         let found = seals(file)?;
         if !is_in_memory(file)? {
             return Err(SharedMemoryError::Foreign);
@@ -338,7 +350,8 @@ impl Mapping {
         if found & !SEAL_EXEC != 0 {
             return Err(SharedMemoryError::Seals { found });
         }
-        // Mapped first: the seals stop every later mapping that can be written. Nothing is touched before they are on.
+        // Mapped before it is sealed, since the seals prevent every later writable mapping. Nothing is touched before the seals
+        // are on.
         let mapping = Self::map(file, bytes)?;
         // SAFETY: an open descriptor; the call touches no memory (fcntl(2)).
         let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
@@ -350,12 +363,13 @@ impl Mapping {
         if found != expected {
             return Err(SharedMemoryError::Bytes { found, expected });
         }
-        // Pages behind the end are blocks, too, and would stand for holes. The seals let no more of them come. Many take long to free.
+        // Pages after the end also count as blocks, and would hide holes. The seals prevent more of them. Too many take long to
+        // free.
         if held > expected.saturating_add(BYTES_BEHIND_MAX) {
             let found = held;
             return Err(SharedMemoryError::Bytes { found, expected });
         }
-        // SAFETY: an open descriptor; the size stays, and the call touches no memory of this process (ftruncate(2)).
+        // SAFETY: an open descriptor. The size stays, and the call touches no memory of this process (ftruncate(2)).
         let status = unsafe { libc::ftruncate(file.as_raw_fd(), length(bytes)?) };
         errno::from_minus_one("ftruncate", status)?;
         let (_, held) = size(file)?;
@@ -368,10 +382,10 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps a file, and keeps no descriptor.
+    /// Maps a file without keeping a descriptor.
     fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Self, SharedMemoryError> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists (mmap(2)).
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory (mmap(2)).
         let address = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -391,22 +405,22 @@ impl Mapping {
         Ok(Self { base, bytes, file })
     }
 
-    /// Puts pages into the page table, from the one with the byte at `offset` on. Nothing if the range is not within. Says whether the
-    /// kernel did.
+    /// Puts the pages of a range into the page table, beginning with the page of the byte at `offset`. Does nothing if the
+    /// range is not within the mapping. Returns whether the kernel succeeded.
     fn populate(&self, offset: usize, bytes: usize) -> bool {
-        // The call takes addresses of pages alone (madvise(2)). The size is a power of two.
+        // The call only takes addresses of pages (madvise(2)). The page size is a power of two.
         let within = offset & page_bytes().saturating_sub(1);
         let first = offset.saturating_sub(within);
         let bytes = bytes.saturating_add(within);
         let Some(first) = self.at(first, bytes) else {
             return false;
         };
-        // SAFETY: a part of this value's own mapping, whose pages stay as they are (madvise(2)).
+        // SAFETY: a part of this value's own mapping. The call does not change its bytes (madvise(2)).
         let status = unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
         status == 0
     }
 
-    /// The address of `bytes` bytes at `offset`. `None` unless all lie within.
+    /// The address of `bytes` bytes at `offset`. `None` unless all lie within the mapping.
     #[inline]
     fn at(&self, offset: usize, bytes: usize) -> Option<NonNull<u8>> {
         let end = offset.checked_add(bytes)?;
@@ -425,7 +439,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The size of the file, and the bytes of it that have pages.
+/// The size of the file, and how many bytes have pages.
 fn size(file: BorrowedFd<'_>) -> Result<(u64, u64), SharedMemoryError> {
     // SAFETY: zero bytes are a value of this structure of integers.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
@@ -433,7 +447,7 @@ fn size(file: BorrowedFd<'_>) -> Result<(u64, u64), SharedMemoryError> {
     let status = unsafe { libc::fstat(file.as_raw_fd(), &raw mut stat) };
     errno::from_minus_one("fstat", status)?;
     let [bytes, blocks] = [stat.st_size, stat.st_blocks].map(|count| u64::try_from(count).unwrap_or(0));
-    // Blocks have 512 bytes, whatever the file system (stat(2)).
+    // Blocks have 512 bytes on every file system (stat(2)).
     Ok((bytes, blocks.saturating_mul(512)))
 }
 
@@ -447,7 +461,7 @@ fn length(bytes: usize) -> Result<libc::off_t, SharedMemoryError> {
     length.ok_or(SharedMemoryError::System(refused))
 }
 
-/// Whether a file is one of tmpfs, as those of `memfd_create(2)` without huge pages are.
+/// Whether a file is of tmpfs, as files of `memfd_create(2)` without huge pages are.
 fn is_in_memory(file: BorrowedFd<'_>) -> Result<bool, SharedMemoryError> {
     // SAFETY: zero bytes are a value of this structure of integers.
     let mut of: libc::statfs = unsafe { core::mem::zeroed() };

@@ -1,8 +1,8 @@
-//! Shared receive queues: receives that several queue pairs take from.
+//! Shared receive queues: queues of receives from which several queue pairs take.
 //!
-//! The queue pairs on it hold the queue in the device, and so does the half that posts. If that half is dropped
-//! first, it leaves its in-flight table there. When the last of them goes, no queue pair is left that could have
-//! begun a receive, and the queue is destroyed. Only if that succeeds do the slots in the table go home.
+//! The queue pairs and the half that posts jointly own the queue in the device. If that half is dropped first, it leaves
+//! its in-flight table there. When the last owner is dropped, no queue pair is left that could have begun a receive, and
+//! the queue is destroyed. Only if that succeeds do the slots in the table return to their arenas.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -28,14 +28,14 @@ use crate::{
     Completion, CompletionQueue, LentCompletion, SharedClaim, Slot, errno, orphan, receive_queue, unposted,
 };
 
-/// An in-flight table as the queue embeds it.
+/// The in-flight table that the queue embeds.
 pub(crate) type SharedTable = SharedInFlight<Slot, Box<[Entry<Slot>]>>;
 
-/// The queue in the device, alive as long as a queue pair takes from it.
+/// The queue in the device. It lives as long as a queue pair takes from it.
 pub(crate) struct SharedReceiveInner {
     srq: NonNull<rdma_sys::ibv_srq>,
     id: SharedReceiveId,
-    /// The table, once the half that posts is gone.
+    /// The table, once the half that posts is dropped.
     parked: Mutex<Option<SharedTable>>,
     completions: ManuallyDrop<Arc<CompletionInner>>,
     domain: ManuallyDrop<Arc<DomainInner>>,
@@ -67,8 +67,8 @@ impl SharedReceiveInner {
 impl Drop for SharedReceiveInner {
     #[doc(alias = "ibv_destroy_srq")]
     fn drop(&mut self) {
-        // SAFETY: Made in `SharedReceiveQueue::new` and destroyed here alone. The queue pairs on it hold an `Arc`
-        // of this until they are destroyed. Its asynchronous events are acknowledged as they are taken
+        // SAFETY: made in `SharedReceiveQueue::new`, and destroyed only here. The queue pairs that take from it hold an
+        // `Arc` of this until they are destroyed. Its asynchronous events are acknowledged as they are taken
         // (ibv_create_srq(3), ibv_get_async_event(3)).
         let status = unsafe { rdma_sys::ibv_destroy_srq(self.srq.as_ptr()) };
         let table = self
@@ -77,34 +77,32 @@ impl Drop for SharedReceiveInner {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if errno::from_value("ibv_destroy_srq", status).is_err() {
-            // The device may still use the slots, and the queue all it was made from.
+            // The device may still use the slots, and the queue the objects that it was made from.
             Leaked::SharedReceiveQueue.count();
             core::mem::forget(table);
             return;
         }
-        // The device is done with every receive: no queue pair is left that took one, nor the
-        // queue they stood in.
+        // The device is done with every receive, since neither the queue nor a queue pair that took from it is left.
         if let Some(mut table) = table {
             table.drain(drop);
         }
-        // SAFETY: dropped here once, the queue pairs that completed into it being gone.
+        // SAFETY: dropped here once, after the queue pairs that completed into it.
         unsafe { ManuallyDrop::drop(&mut self.completions) };
-        // Some may have been what an arena waited for, whose memory goes before its domain.
+        // A dropped arena may have waited for some of these slots. Its memory has to be freed before its domain.
         orphan::reclaim();
         // SAFETY: dropped here once, last.
         unsafe { ManuallyDrop::drop(&mut self.domain) };
     }
 }
 
-/// Receives that several queue pairs take from; with its completion queue it belongs to one
-/// thread.
+/// Receives from which several queue pairs take. One thread owns the queue, together with its completion queue.
 pub struct SharedReceiveQueue {
     /// Owns the slots whose memory requests name, from staging until the device is done.
     table: ManuallyDrop<SharedTable>,
-    /// Made for as many requests as the table is deep.
+    /// The list has as many requests as the table is deep.
     list: WorkList<ibv_recv_wr>,
     post_srq_recv: PostShared,
-    /// How many receives batches left staged.
+    /// How many receives the last batch left staged.
     left: u32,
     ledger: Ledger,
     depth: u32,
@@ -137,7 +135,7 @@ impl SharedReceiveQueue {
         let id = fresh_id();
         let scatter_max = config.scatter_max.max(1);
         let mut attributes = ibv_srq_init_attr {
-            // A word for the user, by which events about the queue are distinguished.
+            // A word for the user, which identifies the queue in events.
             srq_context: ptr::without_provenance_mut(usize::try_from(id.0).unwrap_or(usize::MAX)),
             attr: ibv_srq_attr {
                 max_wr: config.depth,
@@ -156,7 +154,7 @@ impl SharedReceiveQueue {
             domain: ManuallyDrop::new(Arc::clone(domain)),
         };
         Ok(Self {
-            // The table is empty: it has room for all it is deep.
+            // The table is empty, so its room is its depth.
             list: WorkList::new(table.room()),
             table: ManuallyDrop::new(table),
             post_srq_recv,
@@ -173,10 +171,10 @@ impl SharedReceiveQueue {
     }
 }
 
-/// Names a new queue.
+/// Returns an id for a new queue.
 fn fresh_id() -> SharedReceiveId {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    // Relaxed: only the number matters. It does not come round: 2^64 queues.
+    // Relaxed: only the number matters. It wraps round only after 2^64 queues.
     SharedReceiveId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
@@ -193,7 +191,7 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
     #[inline]
     fn stage(&mut self) -> SharedReceiveBatch<'_> {
         if self.table.staged() != self.left {
-            // A batch was forgotten.
+            // A batch was forgotten (`mem::forget`).
             unposted::discard(&mut *self.table);
             self.left = 0;
         }
@@ -263,8 +261,7 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
             max_sge: 0,
             srq_limit: receives,
         };
-        // SAFETY: a live queue, and a structure in which the attribute of the mask is set
-        // (ibv_modify_srq(3)).
+        // SAFETY: the queue is live, and the attribute of the mask is set in the structure (ibv_modify_srq(3)).
         let status = unsafe { rdma_sys::ibv_modify_srq(self.inner.as_ptr(), &raw mut attributes, LIMIT) };
         errno::from_value(CALL, status)
     }
@@ -272,9 +269,9 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        // SAFETY: taken here once, the half being dropped.
+        // SAFETY: taken here once, as the half is dropped.
         let table = unsafe { ManuallyDrop::take(&mut self.table) };
-        // The device may still write into its slots: the table waits for the queue to end.
+        // The device may still write into its slots, so the table stays until the queue ends.
         let mut parked = self.inner.parked.lock().unwrap_or_else(PoisonError::into_inner);
         *parked = Some(table);
     }
@@ -289,7 +286,7 @@ impl fmt::Debug for SharedReceiveQueue {
     }
 }
 
-/// Receives staged for one post. Dropping it posts nothing.
+/// Receives staged for one post. A batch that is dropped posts nothing.
 pub struct SharedReceiveBatch<'q> {
     queue: &'q mut SharedReceiveQueue,
 }
@@ -304,7 +301,8 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
         receive_queue::push(queue.scatter_max, slots, |slots| {
             let description = Description::new(&slots, Slot::capacity);
             let (ticket, work_id) = queue.table.stage(slots)?;
-            // SAFETY: the table had `staged` requests staged and took one more. So that is below its depth, which the list was made for.
+            // SAFETY: the table had `staged` requests staged and took one more, so `staged` is below its depth, for which the
+            // list was made.
             let (request, elements) = unsafe { queue.list.entry(staged) };
             request.wr_id = work_id.to_raw();
             request.num_sge = description.write(elements);
@@ -329,9 +327,9 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
         let queue = &mut *self.queue;
         let (post_srq_recv, srq) = (queue.post_srq_recv, queue.inner.as_ptr());
         let (status, posted) = queue.list.submit(queue.table.staged(), |first, refused| {
-            // SAFETY: (ibv_post_srq_recv(3)) 1. the queue is live, held by `inner`, and the function its
-            // provider's; 2. the list ends in null, its elements are written; 3. the memory they name stays, as
-            // `table` says.
+            // SAFETY: (ibv_post_srq_recv(3)) 1. The queue is live, held by `inner`, and the function is its provider's.
+            // 2. The list ends in null, and its elements are written. 3. The memory that they name stays, as `table`
+            // describes.
             unsafe { post_srq_recv(srq, first, refused) }
         });
         queue.left = 0;
@@ -339,7 +337,7 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
         if status == 0 {
             return Ok(posted);
         }
-        // The batch, being dropped, sends the rest home.
+        // Dropping the batch returns the rest to their arenas.
         Err(unposted::refused(
             &*queue.table,
             "ibv_post_srq_recv",

@@ -1,7 +1,7 @@
 //! A slot: an owned, unclonable piece of an arena's registered memory.
 //!
-//! The holder of the value owns the bytes. So no reference to them exists while a device may touch them, since
-//! posting moves the value into the in-flight table.
+//! The holder of the value owns the bytes. Posting moves the value into the in-flight table, so no reference to the bytes
+//! exists while a device may touch them.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -15,12 +15,12 @@ use crate::arena::ArenaInner;
 
 /// An owned piece of registered memory, from an [`Arena`](crate::Arena).
 ///
-/// Dropping it sends it home from any thread, without a lock.
+/// Dropping it on any thread returns it to its arena, without a lock.
 ///
-/// A request of ranges of windows gives back slots without bytes. Each keeps a window registered until it is dropped. Dropping the last
-/// of a window that is gone deregisters the window, which is a system call (`ibv_dereg_mr(3)`).
+/// A request of window ranges gives back slots without bytes. Each keeps a window registered until it is dropped. If the
+/// window itself is gone, dropping its last slot deregisters it, which is a system call (`ibv_dereg_mr(3)`).
 ///
-/// It cannot be cloned:
+/// A slot cannot be cloned:
 /// ```compile_fail,E0599
 /// # fn f(slot: doorbell_ffi::Slot) {
 /// let twin = slot.clone();
@@ -43,7 +43,7 @@ use crate::arena::ArenaInner;
 /// slot.payload();
 /// # }
 /// ```
-/// nor can bytes borrowed from it outlive its being posted:
+/// nor can bytes borrowed from it be used after it was posted:
 /// ```compile_fail,E0505
 /// # use doorbell_core::provider::{ReceiveBatch as _, ReceiveQueue as _, Slot as _};
 /// # fn f(receive: &mut doorbell_ffi::ReceiveQueue, mut slot: doorbell_ffi::Slot) {
@@ -53,39 +53,40 @@ use crate::arena::ArenaInner;
 /// # }
 /// ```
 pub struct Slot {
-    /// The arena it belongs to, whose inner block lives at least as long as any slot is out. Or the block of a window, of which it
+    /// The block of its arena, which lives at least as long as any slot is out. Or the block of a window, of which the slot
     /// has a count.
     home: NonNull<ArenaInner>,
-    /// Which of the arena's slots it is: below their number. Its bytes are this value's own. 0 if it is of a window, and has none.
+    /// The index of the slot, below the number of the arena's slots. This value owns the bytes of that slot. For a window it
+    /// is 0, and there are no bytes.
     index: u32,
-    /// How many bytes are meant; at most the capacity.
+    /// The length of the payload in bytes, at most the capacity.
     len: u32,
 }
 
-// It is moved for every message: two words, and none more where it may be absent.
+// A slot is moved for every message, so it has only two words, and an `Option` of it has no more.
 const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Option<Slot>>() == 16);
 
-// SAFETY: the value owns its bytes, and sends its index home by a lock-free list made for any
-// thread; what else it reads of the arena never changes, or is an atomic. The count of a window's block may be given up on any
-// thread, since the block is `Send` and `Sync`.
+// SAFETY: the value owns its bytes, and returns its index by a lock-free list made for any thread. Everything else that it
+// reads of the arena is constant or atomic. The count of a window's block may be given up on any thread, since the block is
+// `Send` and `Sync`.
 unsafe impl Send for Slot {}
-// SAFETY: through `&Slot` bytes and the constants of the block can only be read.
+// SAFETY: `&Slot` only allows to read the bytes and the constants of the block.
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// Makes a slot without bytes, which keeps the registration of a window. Each is a value of its own.
+    /// Makes a slot without bytes, which keeps the registration of a window. There may be any number of them.
     #[inline]
     pub(crate) fn of_window(block: &Arc<ArenaInner>) -> Self {
         let block = Arc::into_raw(Arc::clone(block));
         Self {
-            // SAFETY: it leads to a value (`Arc::into_raw`).
+            // SAFETY: it points to a value (`Arc::into_raw`), so it is not null.
             home: unsafe { NonNull::new_unchecked(block.cast_mut()) },
             index: 0,
             len: 0,
         }
     }
 
-    /// Makes the one value that stands for a slot of an arena. The slots of windows are made by [`Slot::of_window`].
+    /// Makes the one value that stands for a slot of an arena. [`Slot::of_window`] makes the slots of windows.
     ///
     /// # Safety
     /// 1. `home` is the inner block of a live arena and `index` below the number of its slots.
@@ -96,7 +97,7 @@ impl Slot {
         Self { home, index, len: 0 }
     }
 
-    /// Takes it apart without sending it home; says which it is.
+    /// Gives up the value without returning the slot to its arena. Returns the index of the slot.
     #[inline]
     pub(crate) fn into_index(self) -> u32 {
         ManuallyDrop::new(self).index
@@ -107,7 +108,7 @@ impl Slot {
         self.home
     }
 
-    /// A scatter or gather element over its first `length` bytes.
+    /// A scatter or gather element for the first `length` bytes.
     #[inline]
     pub(crate) fn element(&self, length: u32) -> rdma_sys::ibv_sge {
         rdma_sys::ibv_sge {
@@ -117,19 +118,19 @@ impl Slot {
         }
     }
 
-    /// How many bytes are meant.
+    /// The length of the payload in bytes.
     #[inline]
     pub(crate) const fn length(&self) -> u32 {
         self.len
     }
 
-    /// Sets how many bytes are meant, cut to the capacity.
+    /// Sets the length of the payload, at most to the capacity.
     #[inline]
     pub(crate) fn set_length(&mut self, bytes: u32) {
         self.len = bytes.min(self.capacity());
     }
 
-    /// How many bytes it holds.
+    /// The capacity in bytes.
     #[inline]
     pub(crate) fn capacity(&self) -> u32 {
         self.inner().slot_bytes()
@@ -144,8 +145,8 @@ impl Slot {
 
     #[inline]
     fn inner(&self) -> &ArenaInner {
-        // SAFETY: the arena's inner block is not freed while any of its slots is out (`Arena`'s
-        // drop), and this one is out as long as the value exists. If the block is a window's, the value has a count of it.
+        // SAFETY: the block of an arena is not freed while any of its slots is out (`Arena`'s drop), and this one is out as
+        // long as the value exists. For the block of a window, the value has a count of it.
         unsafe { self.home.as_ref() }
     }
 }
@@ -179,26 +180,27 @@ impl doorbell_core::provider::Slot for Slot {
     #[inline]
     fn payload(&self) -> &[u8] {
         // SAFETY: The slot's bytes are mapped and initialised (a zeroed mapping, or obligation 1 of
-        // `StableMemory`), and `len` is at most their number, which is 0 of a window's. Nobody writes to them while this value is held: it
-        // would have had to be moved into a queue.
+        // `StableMemory`), and `len` is at most their number, which is 0 for a window. Nothing writes to them while this value is
+        // held, since a device only writes after the value was moved into a queue.
         unsafe { slice::from_raw_parts(self.start().as_ptr(), self.len as usize) }
     }
 
     #[inline]
     fn buffer_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `payload`; the exclusive borrow of the one value for the slot makes it
-        // the only reference.
+        // SAFETY: as for `payload`. The value is the only one for the slot, so its exclusive borrow makes this the only
+        // reference.
         unsafe { slice::from_raw_parts_mut(self.start().as_ptr(), self.capacity() as usize) }
     }
 
     #[inline]
     fn detach(self) -> DetachedSlot {
         let slot = ManuallyDrop::new(self);
-        // Once the word says that the slot is detached, the arena's owner may attach it, take it
-        // home and free the block: from there on nothing is held but the one word.
+        // Once the word states that the slot is detached, the arena's owner may attach it, drop it and free the block. So
+        // from then on only the one word is used.
         let (index, len_bytes) = (slot.index, slot.len);
         let Some(word) = slot.inner().detachments().word(index) else {
-            // It is a window's, since an arena has a word for each index. 0 attaches nothing, so the count is given up.
+            // The slot is a window's, since an arena has a word for each index. The tag 0 attaches nothing, so the count is given
+            // up.
             drop(ManuallyDrop::into_inner(slot));
             return DetachedSlot {
                 index,
@@ -215,12 +217,12 @@ impl doorbell_core::provider::Slot for Slot {
 }
 
 impl Drop for Slot {
-    // Inlined down to a call that takes the words: where a slot goes on its way it need not have
-    // an address, and what is never done there costs nothing.
+    // Inlined to a call that takes both words. So a slot that is moved on needs no address, and the drop costs nothing on
+    // paths that do not drop.
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: the block lives until this slot is home, and a window's until its count is given up; the
-        // value is being dropped, so it is sent home once.
+        // SAFETY: the block lives until this slot has returned, and a window's until its count is given up. The value is
+        // dropped, so it returns once.
         unsafe { ArenaInner::send_home(self.home, self.index) };
     }
 }

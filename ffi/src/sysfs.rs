@@ -1,6 +1,6 @@
-//! Facts that sysfs shows of RDMA devices, by plain reads of small files.
+//! Facts of RDMA devices that sysfs shows, read from small files.
 //!
-//! Everything takes the folder to look in, so that it can be tested without a device.
+//! The folder is an argument, so that this can be tested without a device.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use doorbell_core::Gid;
 /// Folder in which the kernel lists RDMA devices. Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
 pub(crate) const CLASS: &str = "/sys/class/infiniband";
 
-/// The device's own folder.
+/// The folder of one device.
 #[derive(Debug)]
 pub(crate) struct Sysfs {
     folder: PathBuf,
@@ -21,48 +21,48 @@ pub(crate) struct Sysfs {
 pub(crate) struct SysfsGid {
     pub(crate) index: u32,
     pub(crate) gid: Gid,
-    /// The words of the kernel: `IB/RoCE v1`, `RoCE v2`.
+    /// The kernel's words: `IB/RoCE v1` or `RoCE v2`.
     pub(crate) kind: String,
     pub(crate) interface: Option<String>,
 }
 
 impl Sysfs {
-    /// The folder of a device below `class`.
+    /// Returns the folder of a device within `class`.
     pub(crate) fn new(class: &Path, device: &str) -> Self {
         Self {
             folder: class.join(device),
         }
     }
 
-    /// Whether sysfs, as it is mounted here, shows the device at all.
+    /// Whether the sysfs mounted here shows the device at all.
     pub(crate) fn is_shown(&self) -> bool {
         self.folder.is_dir()
     }
 
-    /// The NUMA node; `None` where the platform says none (-1).
+    /// The NUMA node. `None` if the platform names none (-1).
     pub(crate) fn numa_node(&self) -> Option<u16> {
         read(&self.folder.join("device/numa_node"))?.parse().ok()
     }
 
-    /// The folder of the device underneath, links resolved; `None` where it is purely virtual.
+    /// The folder of the underlying device, with links resolved. `None` if the device is purely virtual.
     pub(crate) fn device_path(&self) -> Option<PathBuf> {
         fs::canonicalize(self.folder.join("device")).ok()
     }
 
-    /// Its PCI address, `0000:3b:00.0`, where the device underneath is a PCI function.
+    /// The PCI address, for example `0000:3b:00.0`, if the underlying device is a PCI function.
     pub(crate) fn pci_address(&self) -> Option<String> {
         let path = self.device_path()?;
         let name = path.file_name()?.to_str()?;
         is_pci_address(name).then(|| name.to_owned())
     }
 
-    /// The kernel driver of the device underneath.
+    /// The kernel driver of the underlying device.
     pub(crate) fn driver(&self) -> Option<String> {
         let path = fs::canonicalize(self.folder.join("device/driver")).ok()?;
         Some(path.file_name()?.to_str()?.to_owned())
     }
 
-    /// Whether it names a network interface as its parent, which Soft-RoCE devices alone do:
+    /// Whether the device names a network interface as its parent. Only Soft-RoCE devices do so:
     /// drivers/infiniband/sw/rxe/rxe_verbs.c, `parent_show`.
     pub(crate) fn has_parent_interface(&self) -> bool {
         self.folder.join("parent").is_file()
@@ -88,7 +88,7 @@ impl Sysfs {
                 if gid.is_zero() {
                     return None;
                 }
-                // An entry without a kind is empty, whatever stands in it.
+                // An entry without a kind is empty, even if it has a GID.
                 let kind = read(&folder.join("gid_attrs/types").join(index.to_string()))?;
                 Some(SysfsGid {
                     index,
@@ -109,14 +109,14 @@ fn read(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// Eight groups of four hexadecimal digits, as `fe80:0000:0000:0000:...`.
+/// Parses a GID of eight groups of four hexadecimal digits, for example `fe80:0000:0000:0000:...`.
 fn parse_gid(text: &str) -> Option<Gid> {
     text.parse::<core::net::Ipv6Addr>()
         .ok()
         .map(|address| Gid(address.octets()))
 }
 
-/// `domain:bus:device.function`, hexadecimal.
+/// Whether a name has the form `domain:bus:device.function`, in hexadecimal digits.
 fn is_pci_address(name: &str) -> bool {
     let is_hexadecimal =
         |text: &str, digits: usize| text.len() >= digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,4 +1,4 @@
-//! Staged requests that the device never got, and their way back.
+//! Staged requests that the device never got, and how they are taken back.
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{PostError, ProviderError};
@@ -7,11 +7,11 @@ use crate::queue_pair::Table;
 use crate::shared_receive_queue::SharedTable;
 use crate::{Slot, errno};
 
-/// An in-flight table of either kind.
+/// A table of requests that can be staged.
 pub(crate) trait Staging {
     /// How many requests are staged and not posted.
     fn staged(&self) -> u32;
-    /// Takes them back, in order.
+    /// Takes back the staged requests, in order.
     fn unstage(&mut self, each: impl FnMut(Ticket, Slot));
 }
 
@@ -37,14 +37,14 @@ impl Staging for SharedTable {
     }
 }
 
-/// Unstages everything, and sends the slots home.
+/// Unstages everything, and returns the slots to their arenas.
 #[cold]
 #[cfg_attr(not(doorbell_in_line), inline(never))]
 pub(crate) fn discard(table: &mut impl Staging) {
     table.unstage(|_, slot| drop(slot));
 }
 
-/// The error of a post call that did not take what is still staged.
+/// Returns the error of a post call that did not take the requests that are still staged.
 #[cold]
 pub(crate) fn refused(table: &impl Staging, call: &'static str, status: i32, posted: u32) -> PostError {
     let unposted = table.staged();

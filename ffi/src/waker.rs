@@ -1,4 +1,4 @@
-//! Waker of a thread that sleeps at a completion queue: a counter of the kernel's beside the queue's channel.
+//! Waker of a thread that sleeps at a completion queue: a counter in the kernel, in addition to the queue's channel.
 
 use core::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -16,14 +16,14 @@ pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
     pub(crate) fn new() -> Result<Self, ProviderError> {
-        // SAFETY: makes a descriptor, and touches nothing (eventfd(2)).
+        // SAFETY: makes a descriptor, and touches no memory (eventfd(2)).
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         let fd = errno::from_minus_one("eventfd", fd)?;
-        // SAFETY: made just now, and nobody else's.
+        // SAFETY: made just now, and nothing else owns it.
         Ok(Self(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
-    /// Readable while there is a wake-up that was not taken.
+    /// The descriptor is readable while a wake-up has not been taken.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -50,7 +50,7 @@ impl doorbell_core::provider::Waker for Waker {
             // SAFETY: an open descriptor, and eight readable bytes (eventfd(2)).
             let status =
                 unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
-            // It fails otherwise only where it counts as many as it can: then it is readable.
+            // Any other failure means that the counter is at its maximum. Then it is readable.
             match errno::from_minus_one("write", i32::try_from(status).unwrap_or(-1)) {
                 Err(error) if error.errno == libc::EINTR => {}
                 _ => return,

@@ -1,7 +1,7 @@
-//! Windows: memory a peer may reach at any time, or memory of another device, so no reference to it ever exists.
+//! Windows: memory that a peer may reach at any time, or memory of another device. So no reference to its bytes ever exists.
 //!
-//! It is copied outside the language, at the rate of `memcpy` ([`access`] says why, and what is guaranteed), and its aligned
-//! words are atomics.
+//! The bytes are copied outside the language, at the rate of `memcpy`. The module [`access`] explains why, and what is
+//! guaranteed. Aligned words are accessed as atomics.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -20,26 +20,28 @@ pub(crate) mod access;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// Memory a peer may read or write. Dropping it takes the right away, unless requests of this host that name ranges of it are in
-/// flight: then the right goes with the last slot that these give back.
+/// Memory that a peer may read or write, as far as its rights allow. Dropping the window ends these rights. But while
+/// requests of this host that name its ranges are in flight, the rights last until the last slot that these give back is
+/// dropped.
 pub struct Window {
-    /// The start of the memory and its size, as the registration has them: read for each access.
+    /// The start of the memory and its size, copied from the registration since each access reads them.
     base: NonNull<u8>,
     bytes: usize,
-    /// How many of them are mapped here: all or none.
+    /// How many of the bytes are mapped here: all or none.
     bytes_mapped: usize,
-    /// How many of those may be written: all or none.
+    /// How many of the mapped bytes may be written: all or none.
     bytes_writable: usize,
-    /// Whether requests of this host may bring data into it.
+    /// Whether requests of this host may write data into it.
     is_writable: bool,
-    /// The registration. Each range of a request in flight has a count of it.
+    /// The registration. Each range of a request in flight holds a count of it.
     block: Arc<ArenaInner>,
     remote: RemoteAccess,
 }
 
-// SAFETY: the pointer is that of the registration, which `block` holds: it is followed by code with an argument of its own.
+// SAFETY: the pointer is that of the registration, which `block` holds. The code that follows it gives its own argument for
+// each access.
 unsafe impl Send for Window {}
-// SAFETY: as above; each access through a shared reference is one that others may make meanwhile.
+// SAFETY: as above. Each access through a shared reference is of a kind that other threads may make at the same time.
 unsafe impl Sync for Window {}
 
 impl Window {
@@ -64,17 +66,17 @@ impl Window {
         self.block.region().region()
     }
 
-    /// The slot of a request of a range: it keeps the registration.
+    /// Returns a slot for a range in a request. It keeps the registration.
     #[inline]
     pub(crate) fn hold(&self) -> Slot {
         Slot::of_window(&self.block)
     }
 
-    /// A scatter or gather element over bytes of this window, which they lie in.
+    /// Returns a scatter or gather element for a range, which lies within its window.
     #[inline]
     pub(crate) fn element(range: &WindowRange<'_, Self>) -> rdma_sys::ibv_sge {
         let base = range.window.base;
-        // Does not wrap: within the region. The device alone follows it, and the language never.
+        // Does not wrap, since the range lies within the region. Only the device follows this address, and never the language.
         let address = base.as_ptr().wrapping_add(range.offset);
         rdma_sys::ibv_sge {
             addr: address.expose_provenance() as u64,
@@ -86,8 +88,8 @@ impl Window {
     /// Gives lent memory back.
     ///
     /// # Errors
-    /// Requests that name ranges of it are in flight, or slots that they gave back are kept; the memory has another window, is not lent,
-    /// or not of this type.
+    /// Requests that name ranges of the window are in flight, or slots that they gave back are kept. Or the memory has another
+    /// window or a [`ReleaseWatch`](crate::ReleaseWatch), is not lent, or is not of this type.
     pub fn into_lent<M: LentMemory>(mut self) -> Result<M, Self> {
         let block = Arc::get_mut(&mut self.block);
         let region = block.and_then(|block| block.region_mut().region_mut());
@@ -104,7 +106,7 @@ impl Window {
         self.bytes
     }
 
-    /// The address of `bytes` bytes at `offset`, of the first so many.
+    /// The address of `bytes` bytes at `offset`, which have to lie within the first `window_bytes` bytes.
     #[inline]
     fn within(&self, offset: usize, bytes: usize, window_bytes: usize) -> Result<NonNull<u8>, OutOfWindow> {
         if offset.checked_add(bytes).is_none_or(|end| end > window_bytes) {
@@ -114,17 +116,17 @@ impl Window {
                 window_bytes,
             });
         }
-        // SAFETY: the offset is within the region, as just checked: no more bytes are asked for than it has.
+        // SAFETY: the offset is within the region, as just checked, since `window_bytes` is at most its size.
         Ok(unsafe { self.base.add(offset) })
     }
 
-    /// The address of `bytes` bytes at `offset`, to be read.
+    /// The address of `bytes` bytes at `offset`, for reading.
     #[inline]
     fn at(&self, offset: usize, bytes: usize) -> Result<NonNull<u8>, OutOfWindow> {
         self.within(offset, bytes, self.bytes_mapped)
     }
 
-    /// The aligned word at `offset`, of the first so many bytes.
+    /// The aligned word at `offset`, which has to lie within the first `window_bytes` bytes.
     #[inline]
     fn word(&self, offset: usize, window_bytes: usize) -> Result<&AtomicU64, OutOfWindow> {
         let word = self.within(offset, WORD_BYTES, window_bytes)?.cast::<u64>();
@@ -135,8 +137,9 @@ impl Window {
                 window_bytes,
             });
         }
-        // SAFETY: Inside the window (`within`), mapped as long as it, and aligned. Every access of the language to it is an atomic one
-        // of this size (`access`). If the window is read alone, others read as they like, and nobody writes (obligation 4 of `LentMemory`).
+        // SAFETY: inside the window (`within`), mapped as long as the window lives, and aligned. Every access of the language
+        // to it is atomic and of this size (`access`). If the window is read-only, others may read it in any way, and nobody
+        // writes (obligation 4 of `LentMemory`).
         Ok(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
     }
 }
@@ -171,10 +174,10 @@ impl doorbell_core::provider::Window for Window {
     #[inline]
     fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow> {
         let from = self.at(offset, destination.len())?;
-        // The caller saw the end of the peer's turn before; the bytes are read after it.
+        // The caller has seen the end of the peer's turn. The bytes are read after it.
         fence(Ordering::Acquire);
-        // SAFETY: 1. inside the window (`at`), which is mapped as long as it lives, and a slice; 2. no slice lies in a window;
-        // 3. the slice is borrowed exclusively.
+        // SAFETY: 1. Inside the window (`at`), which is mapped as long as it lives, and a slice. 2. No slice lies in a window.
+        // 3. The slice is borrowed exclusively.
         unsafe { access::copy(destination.as_mut_ptr(), from.as_ptr(), destination.len()) };
         Ok(())
     }
@@ -182,9 +185,9 @@ impl doorbell_core::provider::Window for Window {
     #[inline]
     fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
         let to = self.within(offset, source.len(), self.bytes_writable)?;
-        // SAFETY: as in `copy_out`; the slice is read, and the window may be written.
+        // SAFETY: as in `copy_out`, but the slice is read, and the window may be written.
         unsafe { access::copy(to.as_ptr(), source.as_ptr(), source.len()) };
-        // The caller notifies the peer of its turn afterwards; the bytes are written before it.
+        // The caller afterwards tells the peer that its turn begins. The bytes are written before that.
         fence(Ordering::Release);
         Ok(())
     }
@@ -192,13 +195,13 @@ impl doorbell_core::provider::Window for Window {
     #[inline]
     fn load_u8(&self, offset: usize) -> Result<u8, OutOfWindow> {
         let from = self.at(offset, 1)?;
-        // SAFETY: inside the window (`at`), and mapped as long as it.
+        // SAFETY: inside the window (`at`), and mapped as long as the window lives.
         Ok(unsafe { access::load_u8(from.as_ptr()) })
     }
 
     #[inline]
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
-        // Memory that may lie in a read-only mapping takes relaxed loads alone (`core::sync::atomic`, *Atomic accesses to
+        // Memory that may be in a read-only mapping allows only relaxed loads (`core::sync::atomic`, *Atomic accesses to
         // read-only memory*).
         let word = self.word(offset, self.bytes_mapped)?.load(Ordering::Relaxed);
         fence(Ordering::Acquire);

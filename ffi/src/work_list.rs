@@ -1,8 +1,8 @@
 //! The list of work requests that one call hands to the device: made once, written in place.
 //!
-//! Requests stand in an array, linked in order once and for all, each with its scatter or
-//! gather elements. A batch begins at the first, so the same few cache lines serve every
-//! small batch. Ringing ends the list behind the last request and mends the link after.
+//! The requests are in an array, linked in order once, each with its scatter or gather elements. Every batch begins at the
+//! first request, so small batches always use the same few cache lines. A post ends the list after the last request, and
+//! restores the link afterwards.
 
 use core::cell::UnsafeCell;
 use core::ptr;
@@ -15,11 +15,11 @@ use crate::{Slot, Window};
 
 /// A work request of either kind.
 pub(crate) trait Request: Sized {
-    /// One with nothing to do.
+    /// Makes a request that does nothing.
     fn empty() -> Self;
-    /// Links it to the next.
+    /// Links the request to the next.
     fn set_next(&mut self, next: *mut Self);
-    /// Gives it the place of its elements.
+    /// Sets the address of its elements.
     fn set_elements(&mut self, elements: *mut ibv_sge);
 }
 
@@ -52,30 +52,30 @@ pub(crate) const NOTHING: ibv_sge = ibv_sge {
     lkey: 0,
 };
 
-/// The elements of a request with nothing to do.
+/// Returns the elements of a request that does nothing.
 pub(crate) const fn no_elements() -> Elements {
     [NOTHING; GATHER_MAX]
 }
 
-/// The array of requests. In cells, since its entries point to each other: pointers into it
-/// stay good whatever is borrowed through `&self`.
+/// The array of requests. They are in cells, since its entries point to each other: the pointers stay valid through all
+/// borrows of `&self`.
 pub(crate) struct WorkList<R> {
     entries: Box<[RequestWithElements<R>]>,
 }
 
-/// A request and its elements, side by side: they are written together.
+/// A request and its elements, which are adjacent since they are written together.
 struct RequestWithElements<R> {
     request: UnsafeCell<R>,
     elements: UnsafeCell<Elements>,
 }
 
-// SAFETY: the pointers in the requests lead into the list's own array, which stays where it is while the list
-// goes elsewhere, or to memory that is looked at only by the device.
+// SAFETY: the pointers in the requests lead into the list's own array, which stays in place when the list is moved, or to
+// memory that only the device accesses.
 unsafe impl<R> Send for WorkList<R> {}
 
 impl<R: Request> WorkList<R> {
-    /// A list for `length` requests, linked, and in place. One more is there, which the last of
-    /// them is linked to.
+    /// Makes a list for `length` requests, linked, with its pages present. It has one more request, to which the last of them
+    /// is linked.
     pub(crate) fn new(length: u32) -> Self {
         let nothing = || RequestWithElements {
             request: UnsafeCell::new(R::empty()),
@@ -87,33 +87,33 @@ impl<R: Request> WorkList<R> {
             request.get_mut().set_elements(elements.get().cast());
         }
         for (entry, next) in entries.iter().zip(entries.iter().skip(1)) {
-            // SAFETY: the array was just made, and nobody else has a pointer into it.
+            // SAFETY: the array was just made, and nothing else has a pointer into it.
             unsafe { &mut *entry.request.get() }.set_next(next.request.get());
         }
         Self { entries }
     }
 
-    /// The request at `index` and its elements, to be written.
+    /// The request at `index` and its elements, for writing.
     ///
     /// # Safety
-    /// The index is below the length that the list was made for.
+    /// The index is below the length for which the list was made.
     #[inline]
     pub(crate) unsafe fn entry(&mut self, index: u32) -> (&mut R, &mut Elements) {
-        // SAFETY: there are more entries than that length, as the caller vouches.
+        // SAFETY: the index is below that length, as the caller vouches, and there are more entries.
         let entry = unsafe { self.entries.get_unchecked(index as usize) };
-        // SAFETY: an element of our own array, borrowed exclusively through `&mut self`; the
-        // device reads it only during `submit`, which borrows so too.
+        // SAFETY: an element of the list's array, borrowed exclusively through `&mut self`. The device reads it only during
+        // `submit`, which also borrows exclusively.
         let request = unsafe { &mut *entry.request.get() };
         // SAFETY: as above; another field.
         let elements = unsafe { &mut *entry.elements.get() };
         (request, elements)
     }
 
-    /// Hands the first `count` requests to `post`, which gets the first and a place for the
-    /// first refused, and says how many were taken.
+    /// Hands the first `count` requests to `post`, which gets the first one and a place for the first refused one. Returns its
+    /// status, and how many were posted.
     ///
-    /// A refusal that does not name a request of the list counts as all taken: what the device
-    /// may have must not be reused.
+    /// If a refusal names none of these requests, all count as posted, since a request that the device may have must not be
+    /// reused.
     #[inline]
     pub(crate) fn submit(&mut self, count: u32, post: impl FnOnce(*mut R, &mut *mut R) -> i32) -> (i32, u32) {
         let (Some(last), Some(following)) =
@@ -121,12 +121,12 @@ impl<R: Request> WorkList<R> {
         else {
             return (0, 0);
         };
-        // SAFETY: an entry follows it, as was just seen.
+        // SAFETY: there is an entry after it, as was just checked.
         let last = unsafe { self.entries.get_unchecked(last) };
         // SAFETY: as above.
         let first = unsafe { self.entries.get_unchecked(0) };
         let [first, last, following] = [first, last, following].map(|entry| entry.request.get());
-        // SAFETY: an element of our own array, borrowed exclusively through `&mut self`.
+        // SAFETY: an element of the list's array, borrowed exclusively through `&mut self`.
         unsafe { &mut *last }.set_next(ptr::null_mut());
         let mut refused = ptr::null_mut();
         let status = post(first, &mut refused);
@@ -138,7 +138,7 @@ impl<R: Request> WorkList<R> {
         (status, self.position_of(refused, count))
     }
 
-    /// Which of the first `count` requests this is; `count` where it is none of them.
+    /// The position of this request among the first `count`, or `count` if it is none of them.
     #[cold]
     fn position_of(&self, refused: *mut R, count: u32) -> u32 {
         let position = self
@@ -151,22 +151,22 @@ impl<R: Request> WorkList<R> {
     }
 }
 
-/// Elements that a request gathers from, or scatters into.
+/// The elements from which a request gathers, or into which it scatters.
 pub(crate) struct Description<const N: usize> {
     elements: [ibv_sge; N],
     count: usize,
 }
 
 impl<const N: usize> Description<N> {
-    /// One element per slot that has a length.
+    /// Makes one element for each slot whose length is not 0.
     ///
-    /// Slots without are left out: some devices read a length of zero as 2^31 bytes.
+    /// Others are left out, since some devices read a length of 0 as 2^31 bytes.
     #[inline]
     pub(crate) fn new(slots: &[Slot; N], length: impl Fn(&Slot) -> u32) -> Self {
         Self::of(slots, |slot| slot.element(length(slot)))
     }
 
-    /// One element per range that has a length.
+    /// Makes one element for each range whose length is not 0.
     #[inline]
     pub(crate) fn of_ranges(ranges: &[WindowRange<'_, Window>; N]) -> Self {
         Self::of(ranges, Window::element)
@@ -178,7 +178,7 @@ impl<const N: usize> Description<N> {
         let mut count = 0_usize;
         for part in parts {
             if let Some(place) = elements.get_mut(count) {
-                // One without a length is overwritten by the next, or not counted.
+                // An element of length 0 is overwritten by the next one, or not counted.
                 *place = element(part);
                 count = count.wrapping_add(usize::from(place.length != 0));
             }
@@ -186,7 +186,7 @@ impl<const N: usize> Description<N> {
         Self { elements, count }
     }
 
-    /// Writes the elements, and says how many there are.
+    /// Writes the elements, and returns their number.
     #[inline]
     pub(crate) fn write(self, elements: &mut Elements) -> i32 {
         const { assert!(N <= GATHER_MAX) };

@@ -1,12 +1,12 @@
 //! Credits: a message is sent only if the peer has a receive posted for it.
 //!
 //! Every number here is a count since the connection was made, modulo 2^32: receives posted, receives announced,
-//! messages sent. An announcement carries the whole count and not a difference. So a later announcement replaces
-//! all before it, and a rejected one costs nothing.
+//! messages sent. An announcement carries the count and not a difference. So a later announcement replaces all
+//! earlier ones, and a rejected one does no harm.
 //!
 //! The receiving half counts the receives it posted ([`Granting`]) and publishes that count in the [`Grants`].
 //! The sending half writes the count into the peer's credit word ([`Announcer`]). The peer's sending half reads
-//! its word ([`WindowWord`]) when it has used up the credits it knew of ([`Credits`]). The layout of these bytes
+//! its word ([`WindowWord`]) when it has used up its known credits ([`Credits`]). The layout of these bytes
 //! on the wire is in `docs/wire-format.md`.
 
 use core::fmt;
@@ -17,26 +17,25 @@ use doorbell_core::sync::{AtomicU32, Ordering};
 
 use crate::ordering::{CREDITS_POSTED, CREDITS_READ};
 
-/// The count of announced receives orders no other memory. A stale count only makes a receiver find an
-/// announcement due that is no longer due.
+/// The count of announced receives orders no other memory. With a stale count, a receiver may consider an
+/// announcement due that was already sent.
 const ANNOUNCED: Ordering = Ordering::Relaxed;
 
-/// Knowledge that a sending side has of its peer's receives.
+/// The credits of a sending side: its knowledge of its peer's receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits {
     /// Messages sent.
     sent: u32,
-    /// Receives the peer is known to have posted: from `sent` to `sent + depth`.
+    /// The count of receives that the peer is known to have posted, from `sent` to `sent + depth`.
     granted: u32,
-    /// Receives the peer keeps posted at most.
+    /// The maximum number of receives that the peer keeps posted.
     depth: u32,
-    /// Whether a message was refused for want of a credit, and no caller has learned yet that there are credits
-    /// again.
+    /// Whether a message was refused for lack of credit, and no caller has learned yet that there are credits again.
     is_wanting: bool,
 }
 
 impl Credits {
-    /// Counts from `start`, where a peer has posted all its receives.
+    /// Credits that count from `start`, for a peer that has posted all its receives.
     #[must_use]
     pub const fn new(start: u32, peer_receive_depth: u32) -> Self {
         Self {
@@ -47,14 +46,14 @@ impl Credits {
         }
     }
 
-    /// How many messages may be sent, as far as is known.
+    /// The number of messages that may be sent, as far as is known.
     #[must_use]
     #[inline]
     pub const fn available(&self) -> u32 {
         self.granted.wrapping_sub(self.sent)
     }
 
-    /// The count that the next message brings [`Credits::note_sent`] from.
+    /// The count of sent messages.
     #[must_use]
     #[inline]
     pub const fn sent(&self) -> u32 {
@@ -68,8 +67,8 @@ impl Credits {
         self.granted
     }
 
-    /// Takes an announcement of the peer, if an honest peer can have made it: no less than was sent, and no more
-    /// than the peer's depth beyond. Says whether more may be sent than before.
+    /// Applies an announcement of the peer if it is plausible: at least the sent count, and at most the peer's depth
+    /// beyond it. Returns whether more messages may be sent than before.
     #[inline]
     pub const fn learn(&mut self, announced: u32) -> bool {
         let ahead = announced.wrapping_sub(self.sent);
@@ -80,20 +79,20 @@ impl Credits {
         is_news
     }
 
-    /// Notes that a message was refused for want of a credit.
+    /// Notes that a message was refused for lack of credit.
     #[inline]
     pub const fn note_refused(&mut self) {
         self.is_wanting = true;
     }
 
-    /// Whether one was, and [`Credits::satisfy`] has not yet said that there are credits.
+    /// Whether a message was refused, and [`Credits::satisfy`] has not yet reported credits since.
     #[must_use]
     #[inline]
     pub const fn is_wanting(&self) -> bool {
         self.is_wanting
     }
 
-    /// Says once, after a message was refused, that there are credits again.
+    /// Returns `true` once when, after a refused message, there are credits again.
     #[inline]
     pub const fn satisfy(&mut self, announced: Option<u32>) -> bool {
         if !self.is_wanting {
@@ -107,7 +106,7 @@ impl Credits {
         is_satisfied
     }
 
-    /// Takes the credits back: no message is to be sent any more, whatever the peer announces.
+    /// Revokes the credits: no message may be sent any more, whatever the peer announces.
     pub(crate) const fn revoke(&mut self) {
         self.granted = self.sent;
         self.depth = 0;
@@ -121,7 +120,7 @@ impl Credits {
     }
 }
 
-/// The word of a window in which a peer announces its receives, and says farewell.
+/// The word of a window in which a peer announces its receives, and writes its farewell.
 #[derive(Clone)]
 pub struct WindowWord<W> {
     window: W,
@@ -129,15 +128,14 @@ pub struct WindowWord<W> {
 }
 
 impl<W: Deref<Target: Window>> WindowWord<W> {
-    /// The word at an offset of a window, in bytes. `None` where there is none.
+    /// The word at an offset of a window, in bytes. `None` if the window has no aligned word there.
     #[must_use]
     pub fn new(window: W, offset: usize) -> Option<Self> {
         window.load_u64(offset).ok()?;
         Some(Self { window, offset })
     }
 
-    /// Returns the last announcement of the peer; `None` if there was none, or if the word is only partly written
-    /// yet.
+    /// Returns the last announcement of the peer; `None` if there was none, or if the word is only partly written.
     #[must_use]
     #[inline]
     pub fn load(&self) -> Option<u32> {
@@ -160,22 +158,23 @@ impl<W: Deref<Target: Window>> WindowWord<W> {
     }
 }
 
-/// The word of a window in which a peer says farewell: the one in which it announced receives.
+/// The word in which a peer writes its farewell: the word of its announcements.
 #[derive(Clone)]
 pub struct FarewellWord<W> {
     word: WindowWord<W>,
-    /// The start that the peer was given for its announcements. It marks the farewell as this peer's.
+    /// The start that the peer got for its announcements. It identifies the farewell as this peer's.
     start: u32,
 }
 
 impl<W: Deref<Target: Window>> FarewellWord<W> {
-    /// Over the word of a peer that was given this `start`.
+    /// The farewell word of a peer that got this `start`.
     #[must_use]
     pub const fn new(word: WindowWord<W>, start: u32) -> Self {
         Self { word, start }
     }
 
-    /// Returns how many messages the peer sent in all, if it said farewell: a count, as its [`Credits::sent`].
+    /// Returns the number of all messages that the peer sent, if it wrote a farewell: a count like its
+    /// [`Credits::sent`].
     #[must_use]
     pub fn load(&self) -> Option<u32> {
         let word = self.word.window.load_u64(self.word.offset).ok()?;
@@ -186,15 +185,14 @@ impl<W: Deref<Target: Window>> FarewellWord<W> {
 /// Distinguishes a farewell from an announcement, whose halves are complements.
 const FAREWELL_MARK: u32 = 0x6661_7265;
 
-/// Bytes of a farewell in the peer's word: the count of messages, then that count with a mark and the start mixed
-/// in.
+/// The bytes of a farewell in the peer's word: the count of messages, then the exclusive or of count, mark and start.
 const fn farewell_bytes(messages: u32, start: u32) -> [u8; 8] {
     let check = messages ^ FAREWELL_MARK ^ start;
     let word = (messages as u64) << u32::BITS | check as u64;
     word.to_be_bytes()
 }
 
-/// Returns the count of a farewell; `None` if the bytes are no farewell for this start.
+/// Returns the count of a farewell; `None` if the bytes are not a farewell for this start.
 #[expect(clippy::cast_possible_truncation, reason = "each half by itself")]
 const fn farewell_of(bytes: [u8; 8], start: u32) -> Option<u32> {
     let word = u64::from_be_bytes(bytes);
@@ -206,14 +204,14 @@ const fn farewell_of(bytes: [u8; 8], start: u32) -> Option<u32> {
     }
 }
 
-/// An announcement as it goes into the peer's word: the count, and its complement.
+/// The bytes of an announcement in the peer's word: the count, and its complement.
 #[inline]
 pub(crate) fn bytes_of(count: u32) -> [u8; 8] {
     let word = u64::from(count) << u32::BITS | u64::from(!count);
     word.to_be_bytes()
 }
 
-/// Returns the count of an announcement; `None` if the bytes are none. Half of one with half of another is none,
+/// Returns the count of an announcement; `None` if the bytes are not one. Halves of two announcements are not one,
 /// unless both have the same count.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "each half by itself")]
@@ -223,17 +221,17 @@ fn count_of(bytes: [u8; 8]) -> Option<u32> {
     (check == !count).then_some(count)
 }
 
-/// Counts of receives that the two halves of a channel share. Each word has one writer; the halves may be on
+/// The counts of receives that the two halves of a channel share. Each word has one writer; the halves may be on
 /// different threads.
 pub struct Grants {
-    /// Receives posted; written by the half that receives.
+    /// The count of posted receives, written by the receiving half.
     posted: AtomicU32,
-    /// Receives announced; written by the half that sends.
+    /// The count of announced receives, written by the sending half.
     announced: AtomicU32,
 }
 
 impl Grants {
-    /// Counts for a peer that knows of `receive_depth` receives and counts from `start`.
+    /// The counts for a peer that knows of `receive_depth` receives and counts from `start`.
     #[must_use]
     pub fn new(start: u32, receive_depth: u32) -> Self {
         let known = start.wrapping_add(receive_depth);
@@ -244,17 +242,17 @@ impl Grants {
     }
 }
 
-/// The half of the grants that receives: counts what is posted, and says when that is to be
-/// announced.
+/// The receiving half of the grants: counts posted receives, and decides when they need an
+/// announcement.
 pub struct Granting<L> {
     grants: L,
     posted: u32,
-    /// With so many unannounced, they are announced though nothing else goes out.
+    /// With this many unannounced receives, an announcement is sent alone.
     alone_at: u32,
 }
 
 impl<L: Deref<Target = Grants>> Granting<L> {
-    /// Counts on, for a queue of this depth.
+    /// Continues the counts, for a queue of this depth.
     #[must_use]
     pub fn new(grants: L, receive_depth: u32) -> Self {
         Self {
@@ -264,24 +262,24 @@ impl<L: Deref<Target = Grants>> Granting<L> {
         }
     }
 
-    /// Counts receives the device has.
+    /// Counts receives that the device accepted.
     #[inline]
     pub fn note_posted(&mut self, receives: u32) {
         self.posted = self.posted.wrapping_add(receives);
         self.grants.posted.store(self.posted, CREDITS_POSTED.get());
     }
 
-    /// Returns how many messages came, if `in_flight` receives are posted: a count, as the peer's
+    /// Returns the number of received messages, if `in_flight` receives are posted: a count like the peer's
     /// [`Credits::sent`].
     #[must_use]
     pub fn received(&self, in_flight: u32) -> u32 {
         self.posted.wrapping_sub(in_flight)
     }
 
-    /// Whether receives are to be announced by themselves, where `in_flight` are posted: half
-    /// of the depth is unannounced, or the peer knows of none that is left.
+    /// Whether receives need an announcement alone, if `in_flight` are posted: half of the depth
+    /// is unannounced, or the peer knows of none of the posted receives.
     ///
-    /// The latter is what keeps a channel alive whose receives cannot be posted for want of memory.
+    /// The second condition keeps a channel alive that lacks the memory for more receives.
     #[inline]
     pub fn is_due(&self, in_flight: u32) -> bool {
         let unannounced = self.posted.wrapping_sub(self.grants.announced.load(ANNOUNCED));
@@ -289,23 +287,23 @@ impl<L: Deref<Target = Grants>> Granting<L> {
     }
 }
 
-/// The half of the grants that sends: announces what was posted.
+/// The sending half of the grants: announces posted receives.
 pub struct Announcer<L> {
     grants: L,
     announced: u32,
-    /// With so many unannounced, they are announced with whatever goes out.
+    /// With this many unannounced receives, the next batch of requests carries an announcement.
     beside_at: u32,
     /// The peer's credit word.
     word: RemoteAddress,
-    /// Bytes of the announcement; they stay here while it is staged.
+    /// The bytes of the announcement, kept here while it is staged.
     bytes: [u8; 8],
-    /// The count from which the peer asked to begin.
+    /// The count from which the peer wants the announcements to start.
     start: u32,
-    /// Whether farewell was said, after which nothing may be written there.
+    /// Whether the farewell was sent. After it, the word must not be written.
     has_left: bool,
 }
 
-/// Announcement that is staged, with the borrows that it needs.
+/// An announcement to stage, with the borrows that it needs.
 pub(crate) struct Announcement<'q> {
     /// The count that it announces.
     pub(crate) count: u32,
@@ -314,7 +312,7 @@ pub(crate) struct Announcement<'q> {
     pub(crate) receipt: Receipt<'q>,
 }
 
-/// Notes that an announcement was posted.
+/// The fields to update when an announcement was posted.
 pub(crate) struct Receipt<'q> {
     announced: &'q mut u32,
     published: &'q AtomicU32,
@@ -337,7 +335,7 @@ impl Receipt<'_> {
 }
 
 impl<L: Deref<Target = Grants>> Announcer<L> {
-    /// Announces into the peer's credit word, for a queue of this depth.
+    /// An announcer for the peer's credit word, for a queue of this depth.
     #[must_use]
     pub fn new(grants: L, receive_depth: u32, word: RemoteAddress) -> Self {
         let announced = grants.announced.load(ANNOUNCED);
@@ -352,33 +350,31 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
         }
     }
 
-    /// Returns an announcement that is worth sending with another request: a quarter of the depth or more is
-    /// unannounced.
+    /// Returns an announcement to send with other requests, if at least a quarter of the depth is unannounced.
     #[inline]
     pub(crate) fn beside(&mut self) -> Option<Announcement<'_>> {
         self.at_least(self.beside_at)
     }
 
-    /// Returns an announcement to send by itself: one receive or more is unknown to the peer.
+    /// Returns an announcement to send alone, if at least one receive is unannounced.
     #[inline]
     pub(crate) fn alone(&mut self) -> Option<Announcement<'_>> {
         self.at_least(1)
     }
 
-    /// Returns an announcement even if the peer knows its count already. Callers need the request that carries
-    /// it.
+    /// Returns an announcement even if the peer knows its count already, for callers that need a request.
     #[inline]
     pub(crate) fn in_any_case(&mut self) -> Option<Announcement<'_>> {
         self.at_least(0)
     }
 
-    /// Makes the bytes the farewell behind so many messages; says where they go.
+    /// Makes the bytes a farewell after `messages` messages. Returns the word to write them to.
     pub(crate) const fn write_farewell(&mut self, messages: u32) -> RemoteAddress {
         self.bytes = farewell_bytes(messages, self.start);
         self.word
     }
 
-    /// The bytes that go to the peer's word.
+    /// The bytes to write to the peer's word.
     pub(crate) const fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -388,23 +384,23 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
         self.word
     }
 
-    /// The count that was announced last.
+    /// The last announced count.
     pub(crate) const fn announced(&self) -> u32 {
         self.announced
     }
 
-    /// Notes that farewell was said: nothing is announced any more.
+    /// Notes that the farewell was sent: nothing is announced any more.
     pub(crate) const fn note_left(&mut self) {
         self.has_left = true;
         self.beside_at = u32::MAX;
     }
 
-    /// Whether farewell was said.
+    /// Whether the farewell was sent.
     pub(crate) const fn has_left(&self) -> bool {
         self.has_left
     }
 
-    /// Whether [`Announcer::beside`] has something.
+    /// Whether [`Announcer::beside`] returns an announcement.
     #[inline]
     pub(crate) fn is_due_beside(&self) -> bool {
         let count = self.grants.posted.load(CREDITS_READ.get());

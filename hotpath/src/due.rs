@@ -1,8 +1,8 @@
-//! List of channels with pending work for the sending thread. A channel is put on it if receives are to be
-//! announced, if a request was submitted, or if a caller was refused. The first is reported by the receiving
-//! thread, the last by the sending thread itself.
+//! The list of channels with pending work for the sending thread. The receiving thread reports a channel whose receives need
+//! an announcement. Any thread reports a channel to which it submitted a request. The sending thread itself reports a
+//! channel that refused a caller.
 //!
-//! A channel is on the list at most once, however often it is reported. The thread that takes it sees all that
+//! A channel is on the list at most once, even if it is reported several times. The thread that takes it sees all that
 //! was done before the report, such as receives counted in the [`Grants`](crate::Grants).
 
 use core::fmt;
@@ -12,7 +12,7 @@ use doorbell_core::sync::AtomicU32;
 
 use crate::notify_flag::NotifyFlag;
 
-/// The list. Its storage is the caller's, a word and a flag for each channel.
+/// The list. Its storage comes from the caller: a word and a flag for each channel.
 pub struct DueList<Links, Flags> {
     list: FreeList<Links>,
     flags: Flags,
@@ -36,14 +36,14 @@ impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[NotifyFlag]>> DueList<Links, Flags
         }
     }
 
-    /// Whether the list looks empty. A report from a moment ago may become visible later.
+    /// Whether the list looks empty. A recent report may become visible later.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Takes all reported channels, each once; a channel may be reported again from then on.
+    /// Takes all reported channels, each once. From then on a channel may be reported again.
     #[inline]
     pub fn take(&self, mut each: impl FnMut(u32)) {
         if self.is_empty() {

@@ -1,26 +1,26 @@
-//! The first cause of a queue pair's failure, kept apart from the flushes it triggers.
+//! The first cause of a queue pair's failure, distinguished from the flushes that it triggers.
 
 use core::fmt;
 
 use doorbell_core::{Ticket, WcStatus};
 
-/// The one completion that says why a queue pair failed.
+/// The completion that has the cause of a queue pair's failure.
 ///
 /// A failing queue pair completes one request with the cause and flushes all others (S6).
-/// Which is seen first depends on the order in which the completion queues are polled, so
-/// a flush never replaces a cause, and a cause always replaces a flush.
+/// The order in which these are seen depends on the polling of the completion queues. So a
+/// flush never replaces a cause, and a cause always replaces a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstCause {
-    /// How the request ended.
+    /// The status of the request.
     pub status: WcStatus,
     /// The request.
     pub ticket: Ticket,
-    /// The device's own word on it; what it means is the vendor's.
+    /// The device's own error code; the vendor defines its meaning.
     pub vendor_error: u32,
 }
 
 impl FirstCause {
-    /// Notes an error; gives what is now known as the cause.
+    /// Notes an error as the cause, unless a better one is known.
     pub(crate) fn note(known: &mut Option<Self>, seen: Self) {
         match known {
             Some(cause) if !cause.status.is_flush() || seen.status.is_flush() => {}

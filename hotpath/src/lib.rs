@@ -1,8 +1,8 @@
-//! The data path of doorbell: when to signal, when to repost, what may be sent, whose failure it was.
+//! The data path of doorbell: signaling, reposting, flow control, and the cause of failures.
 //!
-//! Everything here is generic over the provider traits of `doorbell-core`, allocates
-//! nothing (storage comes from the caller at set-up), takes no lock and makes no call of
-//! its own beyond the provider's. There is no socket, clock or thread here.
+//! The crate is generic over the provider traits of `doorbell-core`. It allocates nothing
+//! (storage comes from the caller at set-up), takes no lock, and calls only the provider. It
+//! uses no socket, clock or thread.
 #![no_std]
 
 #[cfg(test)]

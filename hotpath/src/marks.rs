@@ -1,21 +1,20 @@
-//! Mark of each request in flight: a byte that says what the request is to its sender, found by its position in
-//! the queue. Two bits would be enough, but packing them takes longer than everything else that is noted about a
-//! request.
+//! The mark of each request in flight: a byte with its kind, found by the position of the request. Two bits would
+//! suffice, but packing them would take longer than all other bookkeeping of a request.
 
 use core::fmt;
 
 use doorbell_core::provider::Operation;
 
-/// Kind of request, as its sender sees it.
+/// The kind of a request, for its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Its slots go straight to the arena.
+    /// The slots of the request return to the arena.
     Plain,
-    /// Data is written into its slots, which go back to the caller that posted it.
+    /// The request returns data into its slots, which return to the caller that posted it.
     Fetch,
-    /// It consumes a receive of the peer.
+    /// The request consumes a receive of the peer.
     Message,
-    /// Not the caller's: it announces receives to the peer.
+    /// The request is not the caller's: an announcement, a farewell or a probe.
     Announcement,
 }
 
@@ -31,7 +30,7 @@ impl Mark {
         }
     }
 
-    /// The mark of a request of ranges of windows: what it brings back is there, and its slots have no bytes.
+    /// The mark of a request with ranges of windows. Returned data is in the ranges, and its slots have no bytes.
     #[inline]
     pub(crate) const fn of_ranges(operation: Operation) -> Self {
         if operation.takes_receive() {
@@ -55,7 +54,7 @@ impl Mark {
 /// The storage for the marks does not fit the queue's depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StorageError {
-    /// How many marks there must be.
+    /// The required number of marks.
     pub marks: usize,
 }
 
@@ -67,16 +66,16 @@ impl fmt::Display for StorageError {
 
 impl core::error::Error for StorageError {}
 
-/// How many marks, of a byte each, a sender needs over a queue of this depth: a power of two of
-/// them, one for each request at the least.
+/// The number of marks, of one byte each, for a queue of this depth: the depth rounded up to a
+/// power of two.
 #[must_use]
 pub const fn marks_for(depth: u32) -> usize {
     depth.next_power_of_two() as usize
 }
 
-/// The marks of all requests in flight, in storage of the caller.
+/// The marks of all requests in flight, in storage from the caller.
 pub(crate) struct Marks<Bytes> {
-    /// A power of two of them.
+    /// The bytes, whose number is a power of two.
     bytes: Bytes,
 }
 
@@ -117,7 +116,7 @@ impl Marked<'_> {
     }
 }
 
-/// Which of so many marks is a request's: one there is, their number being a power of two.
+/// The index of a request's mark. It is valid, since the number of marks is a power of two.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "masked to the number of marks")]
 const fn index(position: u64, marks: usize) -> usize {

@@ -1,4 +1,4 @@
-//! Flag of a report: whether something was reported and has not been taken yet.
+//! The flag of a report: whether something was reported and not taken yet.
 
 use core::fmt;
 
@@ -6,14 +6,14 @@ use doorbell_core::sync::{AtomicU32, Ordering, RaceWitness};
 
 use crate::ordering::{NOTIFY_SET, NOTIFY_TAKE};
 
-/// Reports something from any number of threads to one. One thread alone of all that report before the take must
-/// pass the report on, by a list or a descriptor.
+/// Reports something from any number of threads to one taker. Among all threads that report before the take, only the
+/// first must pass the report on, by a list or a descriptor.
 ///
-/// A taker sees all that was done before any report that precedes the take, even if the flag was raised already.
-/// All that the taker did before the take is visible to the next thread that must pass a report on.
+/// A taker sees all that was done before any report that precedes the take, even if the flag was already set. All that the
+/// taker did before the take is visible to the next thread that must pass a report on.
 pub struct NotifyFlag {
     is_set: AtomicU32,
-    /// Stands for the list or descriptor that passed the report on, which the taker has read before the take.
+    /// The witness of the list or descriptor that passed the report on, which the taker reads before the take.
     way: RaceWitness,
 }
 
@@ -27,12 +27,12 @@ impl NotifyFlag {
         }
     }
 
-    /// Reports; says whether the caller must pass the report on, since no other report came after the last take.
+    /// Reports. Returns whether the caller must pass the report on, since it is the first report after the last take.
     ///
-    /// A read-modify-write on both sides. A load here could see a mark that is about to be taken, and nobody
-    /// would see what was done before the load.
+    /// Both sides use a read-modify-write. A plain load here could see a flag that is about to be taken, and then the taker
+    /// might miss what was done before the load.
     ///
-    /// Ordering: [`NOTIFY_SET`] pairs with [`NOTIFY_TAKE`] in `NotifyFlag::take`, both ways.
+    /// Ordering: [`NOTIFY_SET`] pairs with [`NOTIFY_TAKE`] in `NotifyFlag::take`, in both directions.
     #[must_use = "or nobody hears of it"]
     #[inline]
     pub fn notify(&self) -> bool {
@@ -43,23 +43,23 @@ impl NotifyFlag {
         is_first
     }
 
-    /// Takes the report, after the list or descriptor that passed it on was read. The flag may be raised again
-    /// from then on. Look afterwards for the work that was reported.
+    /// Takes the report, after the list or descriptor that passed it on was read. From then on the flag may be set again.
+    /// Look for the reported work afterwards.
     ///
-    /// Ordering: [`NOTIFY_TAKE`] pairs with [`NOTIFY_SET`] in [`NotifyFlag::notify`], both ways.
+    /// Ordering: [`NOTIFY_TAKE`] pairs with [`NOTIFY_SET`] in [`NotifyFlag::notify`], in both directions.
     #[inline]
     pub(crate) fn take(&self) {
         self.way.read();
         self.is_set.swap(0, NOTIFY_TAKE.get());
     }
 
-    /// Takes the report, if there is one and `hear` has taken the wake-up that was rung for it. If the reporter
-    /// has yet to ring, the flag stays raised and is taken at the next look.
+    /// Takes the report, if there is one and `hear` took its wake-up. If the reporter has not sent the wake-up yet, the flag
+    /// stays set until a later call.
     ///
-    /// Ordering: as [`NotifyFlag::notify`], with which it pairs.
+    /// Ordering: pairs with [`NotifyFlag::notify`].
     #[inline]
     pub fn take_heard(&self, hear: impl FnOnce() -> bool) {
-        // Relaxed: a report that is not seen yet is seen at the next look.
+        // Relaxed: a later call sees a report that this one misses.
         if self.is_set.load(Ordering::Relaxed) != 0 && hear() {
             self.take();
         }

@@ -1,19 +1,19 @@
-//! Messages by WRITE: a ring of cells in the reader's memory, written by the peer, read by polling it.
+//! Messages by WRITE: a ring of cells in the reader's memory, which the peer writes and the reader polls.
 //!
 //! A message ends where its cell's trailer begins. So one WRITE carries both, and the trailer lands last. The
-//! trailer holds the round of the ring that the message belongs to, and the message's length. If the reader's
-//! device does not promise that bytes land in order, the WRITE carries an immediate. The reader then reads a cell
-//! only after its immediate came ([`Publication`]).
+//! trailer has the message's length, and its round of the ring. If the reader's device does not guarantee that bytes
+//! land in order, the message is a WRITE with immediate. Then the reader reads a cell only after its immediate
+//! ([`Publication`]).
 //!
 //! ```text
 //! | unused ... | payload | round u32 | bytes u32 |     one cell
 //! ```
 //!
-//! The reader announces how far it has read as a side announces its receives, with equal counts and an equal word
-//! ([`Credits`], [`WindowWord`]). So no unread message is overwritten.
+//! The reader announces the messages that it has read in the same way as a side announces its receives, with the same
+//! counts and the same word ([`Credits`], [`WindowWord`]). So no unread message is overwritten.
 //!
-//! A peer may write anything at any time. Bytes that are not the trailer of the awaited message are no message,
-//! and the reader works on a copy of the cell. So a lying peer spoils its own messages and nothing else.
+//! A peer may write anything at any time. Bytes other than the trailer of the expected message are ignored, and the
+//! reader works on a copy of the cell. So a malicious peer damages only its own messages.
 
 use core::fmt;
 use core::ops::Deref;
@@ -24,17 +24,17 @@ use doorbell_core::wire::{Publication, RING_TRAILER_BYTES, RingInvitation};
 use crate::WindowWord;
 use crate::credits::{Credits, bytes_of};
 
-/// Why a message does not go into a ring.
+/// The reason why a message cannot be written into a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RingRefusal {
-    /// Back-pressure: the reader has not read enough yet.
+    /// Backpressure: the reader has not read enough messages yet.
     Full,
-    /// Caller misuse: more bytes than a cell holds.
+    /// Caller misuse: the message exceeds a cell.
     TooLong {
-        /// The bytes there were.
+        /// The bytes of the message.
         bytes: usize,
-        /// The bytes a cell holds.
+        /// The payload bytes of a cell.
         bytes_max: usize,
     },
 }
@@ -55,19 +55,18 @@ impl fmt::Display for RingRefusal {
 
 impl core::error::Error for RingRefusal {}
 
-/// Reason why a message was not read. The message stays in the ring.
+/// The reason why a message was not read. The message stays in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RingReadError {
-    /// Caller misuse: the message is longer than the room for it.
+    /// Caller misuse: the message is longer than the buffer.
     Room {
-        /// The message's bytes.
+        /// The bytes of the message.
         bytes: usize,
-        /// The bytes there is room for.
+        /// The bytes of the buffer.
         room_bytes: usize,
     },
-    /// The peer wrote a length that no cell holds, or sent an immediate out of turn: the ring can no longer be
-    /// used.
+    /// The peer wrote a length beyond a cell, or sent an immediate out of turn: the ring cannot be used any more.
     Peer,
 }
 
@@ -87,7 +86,7 @@ impl fmt::Display for RingReadError {
 
 impl core::error::Error for RingReadError {}
 
-/// How a ring is cut.
+/// The number and size of a ring's cells.
 #[derive(Clone, Copy, Debug)]
 struct Geometry {
     cells: u32,
@@ -102,27 +101,27 @@ impl Geometry {
         }
     }
 
-    /// The bytes of a message at most. A cell has at least 64.
+    /// The maximum bytes of a message. A cell has at least 64.
     const fn payload_bytes_max(self) -> u32 {
         self.cell_bytes.saturating_sub(RING_TRAILER_BYTES)
     }
 
-    /// Offset in the window of the trailer of message `number`.
+    /// The offset in the window of the trailer of message `number`.
     const fn trailer_at(self, number: u32) -> u64 {
         let cell = number & self.cells.wrapping_sub(1);
         let end = (cell as u64).wrapping_add(1).wrapping_mul(self.cell_bytes as u64);
         end.wrapping_sub(RING_TRAILER_BYTES as u64)
     }
 
-    /// Returns the round of message `number`. A round is never zero, so zeroed memory holds no trailer. In one
-    /// cell, successive rounds differ in their last byte, so a partly written trailer is not taken for a whole
-    /// one. Numbers wrap round at 2^32, and there are at least two cells.
+    /// Returns the round of message `number`. A round is never zero, so zeroed memory has no valid trailer. In one cell,
+    /// successive rounds differ in their last byte, so a partly written trailer is not mistaken for a complete one.
+    /// Numbers wrap at 2^32, and there are at least two cells.
     const fn round_of(self, number: u32) -> u32 {
         (number >> self.cells.trailing_zeros()).wrapping_add(1)
     }
 }
 
-/// Writes messages into a peer's ring: says what is to be posted for each.
+/// The writer of a peer's ring, which returns the request to post for each message.
 pub struct RingWriter<W> {
     ring: RingInvitation,
     geometry: Geometry,
@@ -130,19 +129,19 @@ pub struct RingWriter<W> {
     word: WindowWord<W>,
 }
 
-/// Request to post for one message: the payload, then the trailer.
+/// The request to post for one message: the payload, then the trailer.
 #[derive(Clone, Copy, Debug)]
 pub struct RingMessage {
     /// The WRITE.
     pub operation: Operation,
-    /// Bytes behind the payload.
+    /// The bytes after the payload.
     pub trailer: [u8; RING_TRAILER_BYTES as usize],
     /// The count that [`RingWriter::note_posted`] takes.
     sent: u32,
 }
 
 impl<W: Deref<Target: Window>> RingWriter<W> {
-    /// A writer into an empty ring, whose reader announces in `word` how far it read.
+    /// A writer of an empty ring, whose reader announces in `word` the messages that it has read.
     #[must_use]
     pub const fn new(ring: RingInvitation, word: WindowWord<W>) -> Self {
         let geometry = Geometry::of(&ring);
@@ -154,7 +153,7 @@ impl<W: Deref<Target: Window>> RingWriter<W> {
         }
     }
 
-    /// The bytes of a message at most.
+    /// The maximum bytes of a message.
     #[must_use]
     pub const fn payload_bytes_max(&self) -> u32 {
         self.geometry.payload_bytes_max()
@@ -163,7 +162,7 @@ impl<W: Deref<Target: Window>> RingWriter<W> {
     /// Returns the request to post for a message of `bytes` bytes.
     ///
     /// # Errors
-    /// The ring is full as far as its reader announced, or the message is too long for a cell.
+    /// The ring is full according to its reader's announcements, or the message is too long for a cell.
     #[inline]
     pub fn message(&mut self, bytes: usize) -> Result<RingMessage, RingRefusal> {
         let bytes_max = self.geometry.payload_bytes_max();
@@ -179,10 +178,10 @@ impl<W: Deref<Target: Window>> RingWriter<W> {
         let number = self.credits.sent();
         let at = self.geometry.trailer_at(number).wrapping_sub(length.into());
         let round = self.geometry.round_of(number);
-        // The round last: it may come in another packet than what is in front of it, and has to be the last that comes.
+        // The round is last: it may be in another packet than the bytes before it, and has to arrive last.
         let trailer = u64::from(length) << u32::BITS | u64::from(round);
         let remote = RemoteAddress::new(
-            // All offsets of the ring lie within its window (`RingInvitation::parse`).
+            // All offsets of the ring are within its window (`RingInvitation::parse`).
             self.ring.window().address().wrapping_add(at),
             self.ring.window().rkey(),
         );
@@ -196,13 +195,13 @@ impl<W: Deref<Target: Window>> RingWriter<W> {
         })
     }
 
-    /// Notes that a message was posted: the next one goes into the next cell.
+    /// Notes that a message was posted, so that the next message gets the next cell.
     #[inline]
     pub const fn note_posted(&mut self, message: &RingMessage) {
         self.credits.note_sent(message.sent);
     }
 
-    /// How many messages may be written now, as far as is known.
+    /// The number of messages that may be written now, as far as is known.
     #[must_use]
     pub const fn room(&self) -> u32 {
         self.credits.available()
@@ -214,25 +213,25 @@ impl<W: Deref<Target: Window>> RingWriter<W> {
     }
 }
 
-/// Reads the messages a peer wrote into a ring of ours.
+/// The reader of a ring that a peer writes.
 pub struct RingReader<W> {
     window: W,
     geometry: Geometry,
     publication: Publication,
-    /// Messages read.
+    /// The number of messages read.
     read: u32,
-    /// Messages that the peer reported by immediates.
+    /// The number of messages that the peer reported by immediates.
     arrived: u32,
-    /// Messages read that were announced to the writer.
+    /// The number of read messages that were announced to the writer.
     announced: u32,
-    /// The writer's word, where the reader announces how far it has read.
+    /// The writer's word for the reader's announcements.
     word: RemoteAddress,
     is_spoiled: bool,
 }
 
 impl<W: Deref<Target: Window>> RingReader<W> {
-    /// A reader of an empty ring, as its writer was invited into it; `word` is the writer's word for
-    /// announcements.
+    /// A reader of an empty ring, with the invitation that its writer got. `word` is the writer's word
+    /// for announcements.
     #[must_use]
     pub const fn new(window: W, invitation: &RingInvitation, word: RemoteAddress) -> Self {
         Self {
@@ -257,20 +256,20 @@ impl<W: Deref<Target: Window>> RingReader<W> {
         self.arrived = self.arrived.wrapping_add(1);
     }
 
-    /// Copies the next message out, and says how many bytes it has; `None` where none came yet.
+    /// Copies the next message out, and returns its length in bytes; `None` if no message has arrived.
     ///
-    /// Ordering: the trailer is loaded with acquire, so that the payload is read after it; that it was
-    /// written after it is what the device promised, or what the completion proved.
+    /// Ordering: the trailer is loaded with acquire, so the payload is read after it. The device's guarantee,
+    /// or the completion, ensures that the payload landed before the trailer.
     ///
     /// # Errors
-    /// There is not room enough, or the peer wrote what is no message.
+    /// The buffer is too short, or the peer broke the protocol.
     #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>, RingReadError> {
         if self.publication != Publication::Trailer && self.arrived == self.read && !self.is_spoiled {
             return Ok(None);
         }
         let trailer_at = self.geometry.trailer_at(self.read);
-        // Within the window, which holds the ring.
+        // The trailer is within the window, which contains the ring.
         let at = usize::try_from(trailer_at).map_err(|_| RingReadError::Peer)?;
         let trailer = self.window.load_u64(at).map_err(|_| RingReadError::Peer)?;
         let trailer = u64::from_be(trailer);
@@ -298,8 +297,8 @@ impl<W: Deref<Target: Window>> RingReader<W> {
         Ok(Some(bytes))
     }
 
-    /// Returns the announcement to post inline, which says how far the ring was read. It is due once half of the
-    /// cells are read and unannounced.
+    /// Returns the announcement of read messages, to be posted inline. It is due when half of the cells are read and
+    /// unannounced.
     #[must_use]
     #[inline]
     pub fn announcement(&self) -> Option<(Operation, [u8; 8])> {
@@ -307,7 +306,7 @@ impl<W: Deref<Target: Window>> RingReader<W> {
         if unannounced < self.geometry.cells / 2 {
             return None;
         }
-        // As for receives: the writer may write a ring's worth beyond the messages that were read.
+        // As for receives, the count is that of the messages that the writer may write: all cells beyond the read ones.
         let granted = self.read.wrapping_add(self.geometry.cells);
         Some((Operation::Write(self.word), bytes_of(granted)))
     }

@@ -1,4 +1,4 @@
-//! The receive half: receives posted ahead, and reposted in batches.
+//! The receiving half: receives are posted ahead, and reposted in batches.
 
 use core::borrow::Borrow as _;
 use core::fmt;
@@ -10,11 +10,11 @@ use doorbell_core::provider::{
 
 use crate::{FirstCause, Granting, Grants, Statistics};
 
-/// How receives are kept posted.
+/// The configuration of reposting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiverConfig {
-    /// How many receives may be missing before they are posted again, in one call. 0 and 1
-    /// both repost each one at once; more than half the queue is cut to half.
+    /// The number of missing receives at which they are posted again, in one call. 0 and 1
+    /// both repost each receive at once; the maximum is half the queue.
     pub repost_batch: u32,
 }
 
@@ -23,10 +23,10 @@ pub struct Receiver<Q, L, S> {
     queue: Q,
     statistics: S,
     granting: Granting<L>,
-    /// At most half the depth, and one at least. While fewer are missing, receives are neither to be posted nor to be announced:
-    /// half the depth is not unannounced, and more than half is posted.
+    /// From one to half the depth. While fewer receives are missing, none need to be posted or announced: less than half the
+    /// depth is unannounced, and more than half is posted.
     repost_batch: u32,
-    /// Receives that ended without a message.
+    /// The number of receives that ended without a message.
     failed: u32,
     cause: Option<FirstCause>,
 }
@@ -37,8 +37,8 @@ where
     L: Deref<Target = Grants>,
     S: Deref<Target = Statistics>,
 {
-    /// A receiver over an idle queue, that counts what it posts in the grants, and in `statistics`
-    /// all it does.
+    /// A receiver over an idle queue. It counts posted receives in the grants, and its work in
+    /// `statistics`.
     pub fn new(queue: Q, grants: L, statistics: S, config: &ReceiverConfig) -> Self {
         let depth = queue.in_flight().saturating_add(queue.room());
         let repost_batch = config.repost_batch.clamp(1, (depth / 2).max(1));
@@ -52,18 +52,18 @@ where
         }
     }
 
-    /// Posts the first receives, which the peer knows of from the start: they are not counted.
-    /// Says how many were posted.
+    /// Posts the first receives. The peer knows them from the start, so they are not counted as
+    /// grants. Returns the number of posted receives.
     ///
     /// # Errors
-    /// The device took only part; the rest went home to the arena.
+    /// The device accepted only a part; the slots of the rest returned to the arena.
     pub fn fill<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
         post(self.missing(), self.queue.stage(), arena, &self.statistics)
     }
 
-    /// Posts the first receives with memory that was taken from the arena before, so that this may run on another
-    /// thread than the arena's. `statistics`, which belongs to that thread, does not count them. Memory that has
-    /// no room goes home.
+    /// Posts the first receives with slots that were leased before, so that this may run on another thread than the
+    /// arena's. They are not counted in `statistics`, which belong to the arena's thread. Slots without room return
+    /// to the arena.
     ///
     /// # Errors
     /// As for [`Receiver::fill`].
@@ -80,8 +80,8 @@ where
         batch.ring()
     }
 
-    /// Takes memory back for a receive that is missing; without room it goes home. Says whether receives are to be posted or
-    /// announced: then [`Receiver::repost`] is to be called, and [`Receiver::is_announcement_due`] is to be asked.
+    /// Takes the memory of a message back for a missing receive; without room it returns to the arena. Returns whether the caller has to
+    /// call [`Receiver::repost`] and [`Receiver::is_announcement_due`].
     #[inline(always)]
     pub fn put_back<A: Arena<Slot = Q::Slot>>(&mut self, message: Option<Q::Message>, arena: &mut A) -> bool {
         if let Some(message) = message {
@@ -92,11 +92,11 @@ where
         self.is_short()
     }
 
-    /// Posts receives where at least a batch is missing: those with memory that came back, and of others as many as the arena
-    /// has memory for, in one call. Says how many were posted.
+    /// Posts receives in one call if at least a batch is missing: those with memory that was taken back, and as many others as the
+    /// arena has slots for. Returns the number of posted receives.
     ///
     /// # Errors
-    /// The device took only part; the rest went home to the arena.
+    /// The device accepted only a part; the slots of the rest returned to the arena.
     #[inline]
     pub fn repost<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
         if !self.is_short() {
@@ -105,8 +105,8 @@ where
         self.post(arena)
     }
 
-    /// Posts the receives that are missing, as far as there is memory.
-    // Once for many messages: apart, it takes no registers from what happens for each.
+    /// Posts the missing receives, as far as there are slots.
+    // Called once for many messages: a separate function takes no registers from the code for each message.
     #[cfg_attr(not(doorbell_in_line), inline(never))]
     fn post<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
         let outcome = post(self.missing(), self.queue.stage(), arena, &self.statistics);
@@ -115,28 +115,28 @@ where
         outcome
     }
 
-    /// How many receives are not posted, whether or not there is memory for them.
+    /// The number of receives that are not posted, with or without memory for them.
     #[inline]
     fn missing(&self) -> u32 {
         self.queue.missing()
     }
 
-    /// Whether receives are to be announced to the peer by themselves.
+    /// Whether receives need an announcement alone.
     #[must_use]
     #[inline]
     pub fn is_announcement_due(&self) -> bool {
         self.granting.is_due(self.queue.in_flight())
     }
 
-    /// Whether a batch or more of receives is missing.
+    /// Whether at least a batch of receives is missing.
     #[must_use]
     #[inline]
     pub fn is_short(&self) -> bool {
         self.missing() >= self.repost_batch
     }
 
-    /// Takes the message a completion brought into one piece of memory, and the sender's word. `None` where it is no message, or
-    /// not the next one, and nothing was taken: [`Receiver::retire`] is to be asked.
+    /// Takes the message of a completion in one slot, with its immediate value. If the completion is not for the next message, nothing is
+    /// taken, the result is `None`, and the caller calls [`Receiver::retire`].
     #[inline(always)]
     pub fn retire_message(
         &mut self,
@@ -151,10 +151,10 @@ where
         Some(message)
     }
 
-    /// Takes the receive a completion names, with the last piece of its memory.
+    /// Takes the receive that a completion names, with its last slot.
     ///
     /// # Errors
-    /// The completion names nothing in flight here.
+    /// The completion names no receive in flight here.
     pub fn retire(
         &mut self,
         completion: Lent<'_, Q::Completion>,
@@ -184,26 +184,26 @@ where
         Ok((arrival, slot))
     }
 
-    /// Why the queue pair failed, as far as this half knows.
+    /// The cause of the queue pair's failure, as far as this half knows.
     #[must_use]
     pub const fn cause(&self) -> Option<FirstCause> {
         self.cause
     }
 
-    /// How many messages came: a count, as the peer's [`Credits::sent`](crate::Credits::sent).
+    /// The number of received messages: a count like the peer's [`Credits::sent`](crate::Credits::sent).
     #[must_use]
     pub fn received(&self) -> u32 {
         self.granting
             .received(self.queue.in_flight().wrapping_add(self.failed))
     }
 
-    /// How many receives have their memory, and wait for others to be posted with them.
+    /// The number of staged receives, which wait to be posted with others.
     #[must_use]
     pub fn staged(&self) -> u32 {
         self.missing().saturating_sub(self.queue.room())
     }
 
-    /// How many receives are posted.
+    /// The number of posted receives.
     #[must_use]
     #[inline]
     pub fn in_flight(&self) -> u32 {
@@ -211,7 +211,7 @@ where
     }
 }
 
-/// Posts so many receives, and counts them: what is staged, and the rest from the arena as far as it has memory.
+/// Posts up to `missing` receives, and counts them: the staged ones, and more as far as the arena has slots.
 #[inline]
 pub(crate) fn post<B: ReceiveBatch, A: Arena<Slot = B::Slot>>(
     missing: u32,

@@ -1,4 +1,4 @@
-//! The send half: doorbell batching, selective signaling and credits over a provider's send queue.
+//! The sending half: doorbell batching, selective signaling and credits over a provider's send queue.
 
 use core::fmt;
 use core::ops::Deref;
@@ -28,76 +28,74 @@ pub use lone::Unposted;
 
 pub use doorbell_core::provider::UnpostedReason;
 
-/// How a sender signals.
+/// The configuration of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderConfig {
-    /// Unsignaled requests in a row at most when a doorbell rings. With this many or more, the last request of
-    /// the doorbell is signaled. The values 0 and 1 signal the last request of every doorbell, so that no request
-    /// waits for a later one to be known done.
+    /// With this many consecutive unsignaled requests or more, the last request of a doorbell is signaled. The values 0
+    /// and 1 signal the last request of every doorbell, so that no request needs a later one to be known as done.
     ///
-    /// With any value, at least one request in each half queue is signaled, so that a full queue always has a
-    /// completion coming.
+    /// With any value, at least one request in each half queue is signaled, so that a full queue always awaits a
+    /// completion.
     pub unsignaled_max: u32,
-    /// Limits of one request. A request that the peer or the device would refuse is rejected when it is posted.
+    /// The limits of a request. A request that the peer or the device would refuse is rejected when it is posted.
     pub limits: RequestLimits,
 }
 
-/// Flow control of a sender: its credits for the peer's receives, and the announcements of our own receives.
+/// The flow control of a sender: its credits for the peer's receives, and the announcements of this side's receives.
 pub struct Flow<W, L> {
-    /// Credits: how many messages may be sent.
+    /// The credits: how many messages may be sent.
     pub credits: Credits,
-    /// The word where the peer announces its receives.
+    /// The word in which the peer announces its receives.
     pub word: WindowWord<W>,
-    /// Announces our receives to the peer.
+    /// The announcer of this side's receives.
     pub announcer: Announcer<L>,
 }
 
 /// A send queue with its signaling policy and its credits.
 ///
-/// One place of the queue is kept back, so that receives can be announced whatever the caller
-/// posts.
+/// One place of the queue is reserved, so that receives can be announced whatever the caller posts.
 pub struct Sender<Q, Bytes, W, L, S> {
     queue: Q,
     statistics: S,
     marks: Marks<Bytes>,
     flow: Flow<W, L>,
     limits: Limits,
-    /// With so many unsignaled in a row, the last of a doorbell is signaled: the policy.
+    /// The policy: with this many consecutive unsignaled requests, the last of a doorbell is signaled.
     unsignaled_max: u32,
-    /// Half the queue: unsignaled requests in a row at most, whatever the policy.
+    /// The maximum number of consecutive unsignaled requests under any policy: half the queue.
     unsignaled_limit: u32,
-    /// With so many before it, a request that has a doorbell of its own is signaled: by the policy, or by that limit.
+    /// With this many unsignaled requests before it, a request that is posted alone is signaled, by the policy or by the limit above.
     unsignaled_alone_limit: u32,
-    /// Requests posted since the last signaled one, or [`UNREPORTED`].
+    /// The number of requests posted since the last signaled one, or [`UNREPORTED`].
     unsignaled: u32,
-    /// Announcements in flight.
+    /// The number of control requests in flight.
     announcements: u32,
-    /// Behind the last request staged whose slots data is written into, a position; zero where
-    /// none is in flight.
+    /// The position after the last staged request that returns data into slots; zero if none is in
+    /// flight.
     fetches_end: u64,
     known: Known,
 }
 
-/// Knowledge of why the queue pair failed.
+/// The known cause of the queue pair's failure.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     Nothing,
-    /// Nothing, and a probe was posted last by this request.
+    /// No cause is known, and this request is the last probe.
     Probed(Ticket),
     Cause(FirstCause),
 }
 
-/// Stands for the count of unsignaled requests after the device refused a part of a doorbell, which may have held
-/// the signaled one. It is larger than any count in a row may be, so the next request is signaled.
+/// Replaces the count of unsignaled requests after the device refused a part of a doorbell, which may have included
+/// the signaled request. It exceeds every limit, so the next request is signaled.
 const UNREPORTED: u32 = u32::MAX;
 
-/// Requests that a completion gave back.
+/// The requests that a completion retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// All of it, announcements too.
+    /// All of them, control requests included.
     pub retired: Retired,
-    /// The last request that was the caller's own; `None` where none was.
+    /// The last request of the caller; `None` if there was none.
     pub through: Option<Ticket>,
 }
 
@@ -109,10 +107,10 @@ where
     L: Deref<Target = Grants>,
     S: Deref<Target = Statistics>,
 {
-    /// A sender over an idle queue, which counts in `statistics` what it does.
+    /// A sender over an idle queue, which counts its work in `statistics`.
     ///
     /// # Errors
-    /// `bytes` are not exactly [`marks_for`](crate::marks_for) the queue's depth.
+    /// The length of `bytes` is not [`marks_for`](crate::marks_for) the queue's depth.
     pub fn new(
         queue: Q,
         bytes: Bytes,
@@ -138,11 +136,11 @@ where
         })
     }
 
-    /// Gives back what a completion proves done. Slots that data was written into go to
-    /// `kept`, all others to `spent`, each in posting order.
+    /// Retires the requests that a completion proves done. Slots with returned data go to `kept`,
+    /// all others to `spent`, in posting order.
     ///
     /// # Errors
-    /// The completion names nothing in flight here.
+    /// The completion names no request in flight here.
     #[inline]
     pub fn retire(
         &mut self,
@@ -177,8 +175,8 @@ where
         Ok(Outcome { retired, through })
     }
 
-    /// Gives back what a completion proves done, as [`Sender::retire`] does, if it succeeded, and nothing in flight announces receives or
-    /// brings data back. Returns the last request. `None` where it is otherwise: the completion is for [`Sender::retire`].
+    /// Retires requests as [`Sender::retire`] does, if the completion succeeded, and neither control requests nor requests that return
+    /// data are in flight. Returns the last request. Otherwise the result is `None`, and the caller calls [`Sender::retire`].
     #[inline(always)]
     pub fn retire_done(
         &mut self,
@@ -194,9 +192,10 @@ where
         Some(last)
     }
 
-    /// Gives back slots, data having been written into some in flight.
-    // Apart: all others then do not look at what each of them is. By being cold, so that the proofs may have it in line:
-    // of a function with a guard the optimiser does not see by itself that it cannot unwind.
+    /// Retires requests while some in flight return data.
+    // A separate function, so that all other completions need not check the mark of each request. It is cold and not
+    // `inline(never)`, so that the proofs can inline it: the optimiser cannot see from a separate function with a guard that it
+    // does not unwind.
     #[cold]
     fn retire_fetched(
         &mut self,
@@ -218,8 +217,8 @@ where
         Ok(retired)
     }
 
-    /// Counts the announcements among what was given back; says which request was the last
-    /// that is none.
+    /// Counts the control requests among the retired ones. Returns the last retired request of the
+    /// caller.
     fn retire_announcements(&mut self, retired: &Retired) -> Option<Ticket> {
         let marks = self.marks.view();
         let mut through = None;
@@ -234,17 +233,17 @@ where
         through
     }
 
-    /// Whether a request with this slot is one that may be posted, room and credits aside. Posting looks itself.
+    /// Checks that a request with this slot may be posted, except for room and credits. Posting makes the same check.
     ///
     /// # Errors
-    /// The peer or the device would refuse it.
+    /// The peer or the device would refuse the request.
     #[inline]
     pub fn check(&self, operation: Operation, slot: &Q::Slot, flags: PostFlags) -> Result<(), PushError> {
         self.limits.check(operation, slot.len_bytes() as u64)?;
         self.limits.check_memory(core::slice::from_ref(slot), flags)
     }
 
-    /// Why the queue pair failed, as far as this half knows.
+    /// The cause of the queue pair's failure, as far as this half knows.
     #[must_use]
     #[inline]
     pub const fn cause(&self) -> Option<FirstCause> {
@@ -261,32 +260,32 @@ where
         self.known = cause.map_or(self.known, Known::Cause);
     }
 
-    /// How many requests of the caller are in flight.
+    /// The number of the caller's requests in flight.
     #[must_use]
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight().saturating_sub(self.announcements)
     }
 
-    /// Whether a completion is yet to come, since a signaled request is in flight. A request posted after the
-    /// last signaled one is known done only by a later signaled one.
+    /// Whether a signaled request is in flight, so that a completion will come. A request after the last signaled one
+    /// is known as done only by a later signaled one.
     ///
-    /// Also true after a doorbell of which a part was refused: see [`Sender::has_unreported`].
+    /// This is also true after a partly refused doorbell, see [`Sender::has_unreported`].
     #[must_use]
     #[inline]
     pub fn awaits_completion(&self) -> bool {
         self.has_unreported() || self.queue.in_flight() > self.unsignaled
     }
 
-    /// Whether possibly no signaled request is in flight, since the device took a part of a doorbell and refused
-    /// the rest. The next request is signaled then, and [`Sender::announce`] posts one for that.
+    /// Whether requests are in flight, possibly without a signaled one, since the device accepted only a part of a
+    /// doorbell. Then the next request is signaled, and [`Sender::announce`] posts one for this.
     #[must_use]
     #[inline]
     pub fn has_unreported(&self) -> bool {
         self.unsignaled == UNREPORTED && self.queue.in_flight() > 0
     }
 
-    /// How many bytes each cell of the queue has; 0 where it has none.
+    /// The bytes of each cell of the queue, or 0 if it has none.
     #[must_use]
     #[inline]
     pub fn cell_bytes(&self) -> u32 {
@@ -300,7 +299,7 @@ where
         self.queue.room().saturating_sub(1)
     }
 
-    /// How many messages the peer has receives for, as far as it announced.
+    /// The number of messages that the peer has receives for, according to its announcements.
     #[must_use]
     pub fn credits(&self) -> u32 {
         let mut credits = self.flow.credits;
@@ -310,23 +309,23 @@ where
         credits.available()
     }
 
-    /// Whether a message was refused for want of a credit, and [`Sender::credits_came`] has not
-    /// yet said that there are some.
+    /// Whether a message was refused for lack of credit, and [`Sender::credits_came`] has not yet
+    /// reported credits since.
     #[must_use]
     #[inline]
     pub const fn wants_credits(&self) -> bool {
         self.flow.credits.is_wanting()
     }
 
-    /// Says once, after a message was refused for want of a credit, that there are credits again. No completion
-    /// reports it: the peer announces by a silent WRITE.
+    /// Returns `true` once when, after a message was refused for lack of credit, there are credits again. No completion
+    /// reports this, since the peer announces by a WRITE without immediate.
     #[inline]
     pub fn credits_came(&mut self) -> bool {
         self.flow.credits.satisfy(self.flow.word.load())
     }
 }
 
-/// Reads the peer's last announcement; says whether more may be sent than before.
+/// Reads the peer's last announcement. Returns whether more messages may be sent than before.
 #[cold]
 fn look<W: Deref<Target: Window>>(credits: &mut Credits, word: &WindowWord<W>) -> bool {
     let announced = word.load();

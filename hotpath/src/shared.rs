@@ -1,9 +1,10 @@
-//! Receives that many channels share: posted for all of them at once, granted to each as it uses its own.
+//! Receives that many channels share. They are posted for all channels together, and granted to each channel as it uses
+//! its share.
 //!
-//! A channel has a *share*: the number of receives its peer may use at most. Receives that a peer may use are
-//! *granted*. Posted receives beyond the granted ones are *spare*, and only spare ones are granted. So a message
-//! never finds the receiver without a posted receive, however the peers use their shares. A message uses up one
-//! granted receive. The channel that used it gets a new grant once a receive is spare.
+//! A channel has a *share*: the maximum number of receives that its peer may use. Receives that a peer may use are
+//! *granted*. Posted receives beyond the granted ones are *spare*, and only spare ones are granted. So a message always
+//! finds a posted receive, however the peers use their shares. A message uses up one granted receive. Its channel gets a
+//! new grant when a receive is spare.
 
 use core::fmt;
 use core::ops::Deref;
@@ -14,44 +15,44 @@ use doorbell_core::{Ticket, WcStatus};
 use crate::receiver::post;
 use crate::{FirstCause, Granting, Grants, Statistics};
 
-/// A shared receive queue that keeps itself filled from an arena, and knows what of it is granted.
+/// A shared receive queue that keeps itself filled from an arena, and knows how many receives are granted.
 pub struct SharedReceiver<Q, S> {
     queue: Q,
     statistics: S,
     repost_batch: u32,
-    /// Receives that peers may use, of all shares together.
+    /// The number of granted receives, of all shares together.
     granted: u32,
-    /// Whether receives are to be posted however few are missing: a channel needs them, or may
-    /// have some of what was released.
+    /// Whether receives have to be posted even if fewer than a batch are missing: a channel needs
+    /// them, or others were released.
     is_wanted: bool,
 }
 
-/// Share of a channel in the shared receives.
+/// The share of a channel in the shared receives.
 pub struct Share<L> {
     granting: Granting<L>,
-    /// Receives its peer may use, known to it or not yet.
+    /// The receives granted to its peer, announced or not.
     granted: u32,
-    /// Receives its peer has used that are not granted again.
+    /// The receives that its peer has used and that are not granted again.
     used: u32,
-    /// With so many used, receives are posted though a batch of them is not missing.
+    /// With this many used receives, receives are posted even if fewer than a batch are missing.
     wanted_at: u32,
-    /// Granted receives that ended without a message.
+    /// The number of receives that ended without a message.
     failed: u32,
     cause: Option<FirstCause>,
 }
 
-/// How a receive that ended counts for the share of the channel that took it.
+/// How a completed receive counts for the share of its channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other outcomes")]
 pub enum Taken {
-    /// It was granted, and brought a message.
+    /// The receive was granted, and got a message.
     Message,
-    /// It failed, and the queue pair with it.
+    /// The receive failed, and so did the queue pair.
     Failed,
-    /// The peer had used all that was granted, and took another channel's: it is not to be
-    /// believed any more. Said once.
+    /// The peer had used all its granted receives, and used one of another channel: it broke the
+    /// protocol. Reported once.
     Overdrawn,
-    /// The peer took another channel's receive again, after it was found out.
+    /// The peer used a receive of another channel again, after the first report.
     OverdrawnAgain,
 }
 
@@ -60,8 +61,8 @@ where
     Q: SharedReceiveQueue,
     S: Deref<Target = Statistics>,
 {
-    /// Over an idle queue, that counts in `statistics` what it does. `repost_batch` is how many may
-    /// be missing before they are posted again, in one call; cut to half the queue.
+    /// A receiver over an idle queue, which counts its work in `statistics`. `repost_batch` is the
+    /// number of missing receives at which they are posted again, at most half the queue.
     pub fn new(queue: Q, statistics: S, repost_batch: u32) -> Self {
         let depth = queue.in_flight().saturating_add(queue.room());
         Self {
@@ -73,50 +74,50 @@ where
         }
     }
 
-    /// The queue, for making queue pairs on it and for its limit.
+    /// The queue, for creating queue pairs on it and for its limit.
     #[must_use]
     pub const fn queue(&self) -> &Q {
         &self.queue
     }
 
-    /// The queue, to be changed.
+    /// The queue, mutably.
     pub const fn queue_mut(&mut self) -> &mut Q {
         &mut self.queue
     }
 
-    /// Receives posted that no peer may use yet.
+    /// The number of posted receives that are not granted.
     #[must_use]
     #[inline]
     pub fn spare(&self) -> u32 {
         self.queue.in_flight().saturating_sub(self.granted)
     }
 
-    /// Receives that peers may use.
+    /// The number of granted receives.
     #[must_use]
     pub const fn granted(&self) -> u32 {
         self.granted
     }
 
-    /// Whether polling has to go on with it though nothing completed.
+    /// Whether a poll has to post receives although nothing completed.
     #[must_use]
     #[inline]
     pub const fn is_wanted(&self) -> bool {
         self.is_wanted
     }
 
-    /// Posts all receives that are missing, as far as there is memory. Says how many.
+    /// Posts all missing receives, as far as there are slots. Returns the number of posted receives.
     ///
     /// # Errors
-    /// The device took only part; the rest went home to the arena.
+    /// The device accepted only a part; the slots of the rest returned to the arena.
     pub fn fill<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
         post(self.queue.room(), self.queue.stage(), arena, &self.statistics)
     }
 
-    /// Posts receives from the arena until the queue or the arena has no more, in one call, where at
-    /// least a batch is missing or a channel needs them. Says how many were posted.
+    /// Posts all missing receives in one call, as far as there are slots, if at least a batch is
+    /// missing or a channel needs them. Returns the number of posted receives.
     ///
     /// # Errors
-    /// The device took only part; the rest went home to the arena.
+    /// The device accepted only a part; the slots of the rest returned to the arena.
     #[inline]
     pub fn replenish<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
         let missing = self.queue.room();
@@ -130,16 +131,16 @@ where
         let outcome = self.fill(arena);
         self.is_wanted = match outcome {
             Ok(0) => self.is_wanted,
-            // A channel that still needs receives asks again when it is granted fewer.
+            // A channel that still needs receives sets the flag again in `grant`.
             Ok(_) => false,
             Err(_) => true,
         };
         outcome
     }
 
-    /// Grants so many receives to the peer of a new channel, which knows of them from the start.
-    /// `repost_batch` is how many it may use before they are posted again; cut to half of them.
-    /// `None` where not so many are spare.
+    /// Grants `receives` receives to the peer of a new channel, which knows them from the start.
+    /// `repost_batch` is the number of used receives at which receives are posted again, at most
+    /// half of `receives`. `None` if too few are spare.
     pub fn open<L: Deref<Target = Grants>>(
         &mut self,
         grants: L,
@@ -160,10 +161,10 @@ where
         })
     }
 
-    /// Takes the receive a completion names, whichever channel used it; `each` gets its slots.
+    /// Takes the receive that a completion names, of any channel; `each` gets its slots.
     ///
     /// # Errors
-    /// The completion names nothing in flight here.
+    /// The completion names no receive in flight here.
     #[inline]
     pub fn retire(
         &mut self,
@@ -173,7 +174,7 @@ where
         self.queue.retire(completion, each)
     }
 
-    /// Counts a receive that ended for the share of the channel that took it.
+    /// Counts a completed receive for the share of its channel.
     #[inline]
     pub fn charge<L>(&mut self, share: &mut Share<L>, arrival: &Arrival) -> Taken {
         let is_granted = share.granted > 0;
@@ -200,7 +201,7 @@ where
         FirstCause::note(
             &mut share.cause,
             FirstCause {
-                // No status of verbs says it.
+                // Verbs have no status for this.
                 status: if overdrew {
                     WcStatus::GENERAL_ERR
                 } else {
@@ -213,7 +214,7 @@ where
         if !overdrew {
             return Taken::Failed;
         }
-        // It was granted to another.
+        // The receive was granted to another channel, which now lacks one.
         self.want();
         if was_known {
             Taken::OverdrawnAgain
@@ -222,8 +223,8 @@ where
         }
     }
 
-    /// Grants a channel again what its peer used, as far as receives are spare. Says whether that was
-    /// all; else it is to be called again when there are more.
+    /// Grants a channel new receives for the used ones, as far as receives are spare. Returns whether
+    /// all were granted. If not, the caller calls it again when more are spare.
     #[inline]
     pub fn grant<L: Deref<Target = Grants>>(&mut self, share: &mut Share<L>) -> bool {
         let receives = share.used.min(self.spare());
@@ -237,28 +238,28 @@ where
         share.used == 0
     }
 
-    /// Takes back what was granted to a peer that can use it no more: its queue pair is gone, and the
-    /// completion queue holds nothing of it.
+    /// Takes back the receives granted to a peer that cannot use them any more: its queue pair is
+    /// gone, and the completion queue has none of its completions.
     pub const fn release(&mut self, receives: u32) {
         self.granted = self.granted.saturating_sub(receives);
         self.want();
     }
 
-    /// Sees to it that what is missing is posted, however little it is: as where a receive was taken
-    /// by none of the channels there are.
+    /// Makes the next call post missing receives even if they are fewer than a batch, for example
+    /// when a receive belonged to no existing channel.
     pub const fn want(&mut self) {
         self.is_wanted = true;
     }
 }
 
 impl<L: Deref<Target = Grants>> Share<L> {
-    /// How many messages came of those that were granted: a count, as the peer's [`Credits::sent`](crate::Credits::sent).
+    /// The number of messages in granted receives: a count like the peer's [`Credits::sent`](crate::Credits::sent).
     #[must_use]
     pub fn received(&self) -> u32 {
         self.granting.received(self.granted.wrapping_add(self.failed))
     }
 
-    /// Whether receives are to be announced to the peer by themselves.
+    /// Whether receives need an announcement alone.
     #[must_use]
     #[inline]
     pub fn is_announcement_due(&self) -> bool {
@@ -267,14 +268,14 @@ impl<L: Deref<Target = Grants>> Share<L> {
 }
 
 impl<L> Share<L> {
-    /// How many receives its peer may use, known to it or not yet.
+    /// The receives granted to its peer, announced or not.
     #[must_use]
     #[inline]
     pub const fn granted(&self) -> u32 {
         self.granted
     }
 
-    /// Why the queue pair failed, as far as this half knows.
+    /// The cause of the queue pair's failure, as far as this half knows.
     #[must_use]
     pub const fn cause(&self) -> Option<FirstCause> {
         self.cause

@@ -1,21 +1,20 @@
 //! A ring of descriptors between two processes that do not trust each other: one produces, the other consumes.
 //!
-//! Each side keeps its own position to itself, and publishes it in a word that only the other reads. A side believes nothing that
-//! it finds in the shared memory. The other's position is read once, and has to be one that an honest process can have reached from
-//! the last one. A descriptor is copied, and only the copy is used.
-//! So a lying process spoils its own ring and nothing else.
+//! Each side keeps its position in private memory, and publishes it in a word that only the other side reads. A side does not trust
+//! the shared memory. It reads the other side's position once, and checks that an honest process could have reached it from the last
+//! one. It copies each descriptor, and uses only the copy. So a malicious process damages only its own ring.
 //!
 //! ```text
 //! word 0   the producer's position      word 16   the consumer's position      word 32   slots of 8 words each
-//!                                       word 17   how many descriptors are settled
+//!                                       word 17   the number of settled descriptors
 //! ```
 //!
 //! Publishing is one store for a whole batch. A process that is killed before that store has published nothing of the batch.
-//! An index that is published for a batch was measured at 63.7 million descriptors a second, against 17.9 million for a mark in each
-//! slot. A mark is quicker if each descriptor is waited for alone (4.8 against 0.94), but batches are what a busy daemon has. The
-//! index also makes a torn descriptor impossible for an honest pair: nothing is read that was not published whole.
+//! A position that is published once for a batch reached 63.7 million descriptors a second, and a mark in each slot 17.9 million. A
+//! mark is faster if each descriptor is awaited alone (4.8 against 0.94 million), but a busy daemon has batches. Between honest
+//! processes, a published position also excludes torn descriptors: only completely written ones are read.
 //!
-//! Positions are counts of 64 bits that never wrap.
+//! Positions are 64-bit counts that never wrap.
 
 use core::fmt;
 
@@ -24,18 +23,18 @@ use doorbell_core::sync::{AtomicU64, NamedOrdering, Ordering};
 
 use crate::ordering::{INDEX_HAND_BACK, INDEX_PUBLISH, INDEX_REUSE, INDEX_TAKE};
 
-/// Words of a descriptor: one cache line.
+/// The words of a descriptor: one cache line.
 pub const DESCRIPTOR_WORDS: usize = 8;
 
-/// Words in front of the slots: each position has two cache lines of its own, since processors fetch them in pairs.
+/// The words before the slots: each position has two separate cache lines, since processors fetch them in pairs.
 const HEADER_WORDS: usize = 32;
 const CONSUMER_WORD: usize = 16;
 const SETTLED_WORD: usize = 17;
 
-/// The most slots of a ring.
+/// The maximum number of slots of a ring.
 pub const SHARED_RING_SLOTS_MAX: u32 = 1 << 16;
 
-/// Place of a ring in shared memory.
+/// The location of a ring in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedRing {
     first_word: usize,
@@ -60,7 +59,7 @@ impl SharedRing {
         self.slots
     }
 
-    /// The words that the ring takes.
+    /// The number of words of the ring.
     #[must_use]
     pub const fn words(&self) -> usize {
         HEADER_WORDS.wrapping_add((self.slots as usize).wrapping_mul(DESCRIPTOR_WORDS))
@@ -88,7 +87,7 @@ impl SharedRing {
         low & self.slots.wrapping_sub(1)
     }
 
-    /// The words of a slot. Both bounds are small (`new`), so that nothing wraps.
+    /// The words of a slot. `new` limits both operands, so nothing wraps.
     #[inline]
     fn words_of<M: SharedWords>(
         self,
@@ -103,17 +102,17 @@ impl SharedRing {
     }
 }
 
-/// The other process broke the protocol of a ring. The ring can no longer be used.
+/// The other process broke the protocol of a ring. The ring cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RingViolation {
-    /// Its position went back, or further than there are slots.
+    /// The other position moved backwards, or beyond the limit.
     Index {
         /// The position that was read.
         read: u64,
-        /// The last position that was in order.
+        /// The last valid position.
         known: u64,
-        /// The most that it could have been.
+        /// The maximum valid position.
         limit: u64,
     },
     /// Caller misuse: the memory is smaller than the ring.
@@ -136,7 +135,7 @@ impl fmt::Display for RingViolation {
 
 impl core::error::Error for RingViolation {}
 
-/// Reads the other side's position once. It may be anywhere from the last one to `limit`, both included.
+/// Reads the other side's position once, and checks that it is from `known` to `limit`, both included.
 fn read_index<M: SharedWords>(
     memory: &M,
     word: usize,
@@ -154,20 +153,20 @@ fn read_index<M: SharedWords>(
     Err(RingViolation::Index { read, known, limit })
 }
 
-/// The half that publishes descriptors.
+/// The producing half.
 pub struct SharedProducer<M> {
     memory: M,
     ring: SharedRing,
     /// The position of the next descriptor.
     staged: u64,
-    /// The position that the consumer was given.
+    /// The published position.
     published: u64,
-    /// The consumer's position, as it was last read.
+    /// The consumer's last read position.
     consumed: u64,
 }
 
 impl<M: SharedWords> SharedProducer<M> {
-    /// The producer of a ring in zeroed memory. The caller sees to it that there is one.
+    /// The producer of a ring in zeroed memory. The caller makes sure that the ring has only one.
     #[must_use]
     pub const fn new(memory: M, ring: SharedRing) -> Self {
         Self {
@@ -179,7 +178,7 @@ impl<M: SharedWords> SharedProducer<M> {
         }
     }
 
-    /// How many descriptors there is room for. The consumer's position is read only if the room that was known is used up.
+    /// The number of descriptors that there is room for. The consumer's position is read only if the known room is used up.
     ///
     /// # Errors
     /// The consumer broke the protocol.
@@ -194,14 +193,14 @@ impl<M: SharedWords> SharedProducer<M> {
         Ok(self.known_room())
     }
 
-    /// From `consumed` to `staged` there are no more than `slots`.
+    /// The room that is known without reading the consumer's position. From `consumed` to `staged` are at most `slots` positions.
     const fn known_room(&self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "at most the number of slots")]
         let used = self.staged.wrapping_sub(self.consumed) as u32;
         self.ring.slots.wrapping_sub(used)
     }
 
-    /// The slot of the next descriptor, and so the cell of its payload. It may be written if there is room.
+    /// The slot of the next descriptor, which is also the number of its payload cell. It may be written if there is room.
     #[must_use]
     pub const fn slot(&self) -> u32 {
         self.ring.slot(self.staged)
@@ -228,13 +227,13 @@ impl<M: SharedWords> SharedProducer<M> {
         Ok(true)
     }
 
-    /// How many descriptors were staged since the ring was made.
+    /// The number of descriptors staged since the ring was made.
     #[must_use]
     pub const fn staged(&self) -> u64 {
         self.staged
     }
 
-    /// How many descriptors, from the first one on, the consumer has settled: it may be anything if the consumer is hostile.
+    /// The number of descriptors, from the first one on, that the consumer has settled. A hostile consumer may write any number.
     ///
     /// Ordering: `INDEX_REUSE` pairs with `INDEX_HAND_BACK` in [`SharedConsumer::settle`].
     #[must_use]
@@ -243,7 +242,7 @@ impl<M: SharedWords> SharedProducer<M> {
         word.map_or(0, |word| word.load(INDEX_REUSE.get()))
     }
 
-    /// Publishes what is staged by one store. Returns whether there was anything: the consumer may then have to be woken.
+    /// Publishes all staged descriptors by one store. Returns whether there were any, so that the consumer may have to be woken.
     ///
     /// Ordering: `INDEX_PUBLISH` pairs with `INDEX_TAKE` in [`SharedConsumer::look`].
     #[inline]
@@ -264,20 +263,20 @@ impl<M: SharedWords> SharedProducer<M> {
     }
 }
 
-/// The half that takes descriptors.
+/// The consuming half.
 pub struct SharedConsumer<M> {
     memory: M,
     ring: SharedRing,
     /// The position of the next descriptor.
     taken: u64,
-    /// The position that the producer was given.
+    /// The position that was published to the producer.
     handed_back: u64,
-    /// The producer's position, as it was last read.
+    /// The producer's last read position.
     produced: u64,
 }
 
 impl<M: SharedWords> SharedConsumer<M> {
-    /// The consumer of a ring in zeroed memory. The caller sees to it that there is one.
+    /// The consumer of a ring in zeroed memory. The caller makes sure that the ring has only one.
     #[must_use]
     pub const fn new(memory: M, ring: SharedRing) -> Self {
         Self {
@@ -289,7 +288,7 @@ impl<M: SharedWords> SharedConsumer<M> {
         }
     }
 
-    /// How many descriptors are there. The producer's position is read only if all that was known is taken.
+    /// The number of available descriptors. The producer's position is read only if all known descriptors are taken.
     ///
     /// # Errors
     /// The producer broke the protocol.
@@ -307,9 +306,10 @@ impl<M: SharedWords> SharedConsumer<M> {
         Ok(there)
     }
 
-    /// How many descriptors wait, by the producer's position of this moment. None of them may be read before [`SharedConsumer::look`] finds it.
+    /// The number of waiting descriptors, by the producer's present position. A descriptor may be read only after [`SharedConsumer::look`]
+    /// found it.
     ///
-    /// Ordering: as for that.
+    /// Ordering: as for [`SharedConsumer::look`].
     #[must_use]
     pub fn waiting(&self) -> u32 {
         let limit = self.handed_back.wrapping_add(self.ring.slots.into());
@@ -320,7 +320,7 @@ impl<M: SharedWords> SharedConsumer<M> {
         waiting
     }
 
-    /// Copies the next descriptor, and leaves it there: another call may return other words if the producer is hostile.
+    /// Copies the next descriptor without taking it. If the producer is hostile, another call may return other words.
     ///
     /// # Errors
     /// The producer broke the protocol.
@@ -335,14 +335,14 @@ impl<M: SharedWords> SharedConsumer<M> {
         }
         let mut copy = [0; DESCRIPTOR_WORDS];
         for (word, value) in self.ring.words_of(&self.memory, slot)?.iter().zip(&mut copy) {
-            // Relaxed: ordered behind the position.
+            // Relaxed: ordered after the position.
             *value = word.load(Ordering::Relaxed);
         }
         Ok(Some(copy))
     }
 
-    /// Copies the first two words of the next descriptor, of those that [`SharedConsumer::look`] found. Another call may return other words
-    /// if the producer is hostile. `None` if none of those is left, or if the memory is smaller than the ring.
+    /// Copies the first two words of the next descriptor among those that [`SharedConsumer::look`] found. If the producer is hostile,
+    /// another call may return other words. `None` if no found descriptor is left, or if the memory is smaller than the ring.
     #[inline]
     #[must_use]
     pub fn peek_pair(&self) -> Option<[u64; 2]> {
@@ -354,18 +354,18 @@ impl<M: SharedWords> SharedConsumer<M> {
             witness.read();
         }
         let [first, second, ..] = self.ring.words_of(&self.memory, slot).ok()?;
-        // Relaxed: ordered behind the position.
+        // Relaxed: ordered after the position.
         Some([first, second].map(|word| word.load(Ordering::Relaxed)))
     }
 
-    /// The slot of the next descriptor, and so the cell of its payload.
+    /// The slot of the next descriptor, which is also the number of its payload cell.
     #[must_use]
     pub const fn slot(&self) -> u32 {
         self.ring.slot(self.taken)
     }
 
-    /// Takes the descriptor that was looked at. Its slot and cell stay ours up to [`SharedConsumer::hand_back`]. Nothing is
-    /// taken if nothing was there.
+    /// Takes the next descriptor, if one was found. Its slot and cell belong to the consumer until
+    /// [`SharedConsumer::hand_back`].
     #[inline]
     pub const fn advance(&mut self) {
         if self.taken != self.produced {
@@ -373,7 +373,7 @@ impl<M: SharedWords> SharedConsumer<M> {
         }
     }
 
-    /// Hands back the slots of all that was taken by one store. Returns whether there were any: the producer may wait for room.
+    /// Returns the slots of all taken descriptors by one store. The result is whether there were any, so that the producer may have room.
     ///
     /// Ordering: `INDEX_HAND_BACK` pairs with `INDEX_REUSE` in [`SharedProducer::room`].
     #[inline]
@@ -388,8 +388,8 @@ impl<M: SharedWords> SharedConsumer<M> {
         true
     }
 
-    /// Says how many descriptors, from the first one on, are settled: all that this side did for them was published before. The
-    /// producer reads it once this side is dead.
+    /// Publishes the number of descriptors, from the first one on, that are settled: all results of this side for them were
+    /// published before. The producer reads it after this side has died.
     ///
     /// Ordering: `INDEX_HAND_BACK` pairs with `INDEX_REUSE` in [`SharedProducer::settled`].
     pub fn settle(&self, count: u64) {

@@ -1,4 +1,4 @@
-//! Sleep flag: whether a thread sleeps that other threads must wake, for work that no completion reports.
+//! The sleep flag: whether a sleeping thread must be woken, for work that no completion reports.
 
 use core::fmt;
 
@@ -6,34 +6,34 @@ use doorbell_core::sync::{AtomicU32, Ordering};
 
 use crate::ordering::{SLEEP_ANNOUNCED, SLEEP_LOOKED};
 
-/// Says to threads that put work for another thread whether that thread sleeps, so that they wake it only then.
+/// Shows threads that add work for another thread whether that thread sleeps, so that they wake it only if necessary.
 ///
-/// A thread that is going to sleep announces it, looks once more for work, and sleeps if there is none. A thread
-/// that puts work asks the flag afterwards, and wakes the sleeper if the flag says so. Both have a fence between
-/// their two steps, so at least one of the two sees what the other did.
+/// A thread that is about to sleep announces it, checks once more for work, and sleeps if there is none. A thread that
+/// adds work checks the flag afterwards, and wakes the sleeper if necessary. Both have a fence between their two steps,
+/// so at least one of them sees what the other did.
 pub struct SleepFlag(AtomicU32);
 
 impl SleepFlag {
-    /// Nobody sleeps.
+    /// A flag without a sleeper.
     #[must_use]
     pub fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Announces a sleep. Look once more before it begins.
+    /// Announces a sleep. Check once more for work before it begins.
     ///
     /// Ordering: [`SLEEP_ANNOUNCED`] pairs with [`SLEEP_LOOKED`] in [`SleepFlag::must_wake`].
     pub fn announce(&self) {
         announce_sleep(&self.0);
     }
 
-    /// The sleep is over, whatever ended it: nobody need wake anyone.
+    /// Withdraws the announcement: the sleep is over, and no wake-up is needed.
     pub fn withdraw(&self) {
         withdraw_sleep(&self.0);
     }
 
-    /// Whether a sleep was announced that no caller was asked to end yet. Ask after putting work; a caller that
-    /// gets `true` wakes the sleeper.
+    /// Whether a sleep is announced that no other caller has to end. Call this after adding work; a caller that
+    /// gets `true` has to wake the sleeper.
     ///
     /// Ordering: [`SLEEP_LOOKED`] pairs with [`SLEEP_ANNOUNCED`] in [`SleepFlag::announce`].
     #[inline]
@@ -42,24 +42,24 @@ impl SleepFlag {
     }
 }
 
-/// Announces a sleep at a flag that another process may have mapped, with the value 1: [`SleepFlag::announce`].
+/// Announces a sleep at a flag that another process may have mapped, by the value 1; see [`SleepFlag::announce`].
 pub fn announce_sleep(flag: &AtomicU32) {
-    // Relaxed: the fence orders it before the look that follows.
+    // Relaxed: the fence orders it before the check that follows.
     flag.store(1, Ordering::Relaxed);
     SLEEP_ANNOUNCED.fence();
 }
 
-/// Ends a sleep at a flag: [`SleepFlag::withdraw`].
+/// Withdraws a sleep at a flag; see [`SleepFlag::withdraw`].
 pub fn withdraw_sleep(flag: &AtomicU32) {
-    // Relaxed: a thread that sees it late wakes in vain.
+    // Relaxed: a thread that sees it late causes a needless wake-up.
     flag.store(0, Ordering::Relaxed);
 }
 
-/// Whether the thread that sleeps at a flag has to be woken: [`SleepFlag::must_wake`].
+/// Whether the thread that sleeps at a flag has to be woken; see [`SleepFlag::must_wake`].
 #[inline]
 pub fn must_wake(flag: &AtomicU32) -> bool {
     SLEEP_LOOKED.fence();
-    // Relaxed, both: nothing is read because of it. Exchanged, so that one caller alone gets `true`.
+    // Both relaxed: nothing is read because of them. A swap, so that only one caller gets `true`.
     flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
 }
 

@@ -1,19 +1,19 @@
-//! Counters of the data path: one add each for the thread that owns them, readable from any other.
+//! Counters of the data path: the owning thread adds to them, and any thread can read them.
 //!
-//! Retransmissions of a device, for lost packets or for a receiver without a posted receive, are in no
-//! completion. They are in the device's own counters, `hw_counters` of its port in sysfs.
+//! Completions do not show the device's retransmissions, for lost packets or for a receiver without a posted
+//! receive. The device's own counters do: `hw_counters` of its port in sysfs.
 
 use core::fmt;
 
 use doorbell_core::sync::{AtomicU64, Ordering};
 
-/// Buckets of the batch-size histogram: 1, 2, 3 to 4, 5 to 8, and so on by powers of two.
+/// The number of buckets of the batch-size histogram: 1, 2, 3 to 4, 5 to 8, and so on by powers of two.
 pub const BATCH_BUCKETS: usize = 17;
 
-/// A counter that one thread adds to and any thread reads. Two counters may have two threads.
+/// A counter that one thread adds to and any thread reads. Different counters may have different threads.
 ///
-/// Ordering: relaxed on both sides. A reader sees a recent value of each counter, and no more than
-/// that of several together.
+/// Ordering: relaxed on both sides. A reader sees a recent value of each counter, but the values of several
+/// counters need not fit together.
 #[derive(Debug)]
 pub struct Counter(AtomicU64);
 
@@ -24,7 +24,7 @@ impl Default for Counter {
 }
 
 impl Counter {
-    /// Adds to the count. The owner alone calls this: if two threads added at once, one addition might be lost.
+    /// Adds to the count. Only the owner calls this: if two threads added at once, one addition might be lost.
     #[inline]
     pub fn add(&self, count: u64) {
         // A load and a store, not a read-modify-write: no locked instruction.
@@ -32,7 +32,7 @@ impl Counter {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Adds, where several threads may at a time: dearer than [`Counter::add`].
+    /// Adds to the count from any thread. It costs more than [`Counter::add`].
     #[inline]
     pub fn add_from_any(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
@@ -46,8 +46,7 @@ impl Counter {
     }
 }
 
-/// Makes the fields behind it begin on a new cache line. It aligns to two lines, since processors fetch them in
-/// pairs.
+/// Makes the fields after it begin on a new cache line. It aligns to two lines, since processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct LineBegins;
@@ -57,15 +56,15 @@ macro_rules! statistics {
         sends { $($(#[$send_doc:meta])+ $send:ident,)+ }
         receives { $($(#[$receive_doc:meta])+ $receive:ident,)+ }
     ) => {
-        /// Counts of the owner of some queues, on cache lines of its own. Counts of sends and of receives lie
-        /// apart, since they may belong to two threads.
+        /// The counters of the owner of some queues, on separate cache lines. Counters of sends and of receives are also
+        /// on different lines, since they may belong to two threads.
         #[derive(Debug, Default)]
         #[repr(C, align(128))]
         #[non_exhaustive]
         pub struct Statistics {
             $($(#[$send_doc])+ pub $send: Counter,)+
-            /// Doorbells by how many requests they were for: bucket `n` counts those of more than
-            /// half of `2^n` and at most `2^n`.
+            /// Doorbells by their number of requests: bucket `n` counts those of more than half of
+            /// `2^n` and at most `2^n`.
             pub batches: [Counter; BATCH_BUCKETS],
             receives_begin: LineBegins,
             $($(#[$receive_doc])+ pub $receive: Counter,)+
@@ -75,18 +74,18 @@ macro_rules! statistics {
     };
     (snapshot $($(#[$doc:meta])+ $name:ident,)+) => {
 
-        /// [`Statistics`] as they were at one moment.
+        /// The values of [`Statistics`] at one time.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct StatisticsSnapshot {
             $($(#[$doc])+ pub $name: u64,)+
-            /// Doorbells by how many requests they were for: bucket `n` counts those of more than
-            /// half of `2^n` and at most `2^n`.
+            /// Doorbells by their number of requests: bucket `n` counts those of more than half of
+            /// `2^n` and at most `2^n`.
             pub batches: [u64; BATCH_BUCKETS],
         }
 
         impl Statistics {
-            /// All counters, each as it is now.
+            /// Reads all counters.
             #[must_use]
             pub fn snapshot(&self) -> StatisticsSnapshot {
                 StatisticsSnapshot {
@@ -111,7 +110,7 @@ macro_rules! statistics {
                 }
             }
 
-            /// Returns each counter by its name, for printing or exporting. The histogram is apart.
+            /// Passes each counter with its name, for printing or exporting. The histogram is not included.
             pub fn each(&self, mut counter: impl FnMut(&'static str, u64)) {
                 $(counter(stringify!($name), self.$name);)+
             }
@@ -123,15 +122,15 @@ statistics! {
     sends {
         /// Post calls for sends.
         doorbells,
-        /// Requests that these were for.
+        /// Requests of these post calls.
         requests,
-        /// Payload bytes of these: sent, written, or asked for.
+        /// Payload bytes of these requests: sent, written, or requested by READs and atomics.
         bytes,
-        /// Requests whose bytes went inline.
+        /// Requests with inline bytes.
         inline,
-        /// Credits announced to peers, each by a WRITE of its own among the requests.
+        /// Announcements of credits to peers, each a separate WRITE among the requests.
         announcements,
-        /// Requests refused for want of room or of credit, to be tried again.
+        /// Requests refused for lack of room or credit, to be tried again.
         would_block,
         /// Post calls for sends of which the device refused a part, or all.
         refused,
@@ -145,16 +144,16 @@ statistics! {
         received_bytes,
         /// Receives posted.
         receives_posted,
-        /// Completions that named nothing in flight (stale, duplicate, or another queue's), of sends as of
-        /// receives.
+        /// Completions of sends and receives that named no request in flight: stale, duplicate, or of another
+        /// queue.
         rejected,
-        /// Completions of channels that are closed or do not exist, of sends as of receives.
+        /// Completions of sends and receives of channels that are closed or do not exist.
         orphaned,
     }
 }
 
 impl Statistics {
-    /// Counts a doorbell for one request, with so many bytes.
+    /// Counts a doorbell for one request with `bytes` bytes.
     #[inline]
     pub(crate) fn doorbell_of_one(&self, bytes: u64) {
         self.doorbells.add(1);
@@ -164,7 +163,7 @@ impl Statistics {
         of_one.add(1);
     }
 
-    /// Counts a doorbell for so many requests, with so many bytes, so many of them inline.
+    /// Counts a doorbell for `requests` requests with `bytes` bytes in all, of which `inline` requests were inline.
     #[inline]
     pub fn doorbell(&self, requests: u32, bytes: u64, inline: u32) {
         self.doorbells.add(1);
@@ -177,7 +176,7 @@ impl Statistics {
     }
 }
 
-/// The bucket of the histogram that a doorbell for so many requests counts in.
+/// The histogram bucket of a doorbell for this many requests.
 #[inline]
 const fn bucket_of(requests: u32) -> usize {
     (u32::BITS.wrapping_sub(requests.saturating_sub(1).leading_zeros())) as usize

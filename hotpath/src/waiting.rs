@@ -1,72 +1,71 @@
-//! Waiting: when to poll, when to look at the clock, and the one order of arming and polling
+//! Waiting: when to poll, when to read the clock, and the only order of arming and polling
 //! that loses no wake-up.
 //!
-//! The queues, their notifications and the sleep are behind [`Waitable`], so a model drives the shipped code.
-//! There is no clock and no system call here.
+//! The queues, their notifications and the sleep are behind [`Waitable`], so that models run the shipped code. This
+//! module uses no clock and makes no system call.
 
-/// Polls between two looks at the clock, for every wait. A poll of two empty queues takes tens of nanoseconds, so
-/// a deadline is noticed some ten microseconds late at most. The clock takes about as long as a poll, so this
-/// many polls share one look.
+/// The number of polls between two reads of the clock, in every wait. A poll of two empty queues takes tens of
+/// nanoseconds, so a deadline is noticed at most some ten microseconds late. Reading the clock takes about as long as a
+/// poll, so many polls share one read.
 const POLLS_PER_LOOK: u32 = 256;
 
 /// How to wait for completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Polls without rest: no call into the kernel, the least latency, and a whole processor. The default, since
-    /// a program that polls a device has a processor for it.
+    /// Polls without pause: no system calls, the least latency, and a whole processor. The default, since a program
+    /// that polls a device has a processor for it.
     ///
-    /// Once in 256 polls it reads the clock, which makes no system call if the kernel's vDSO has the clock. A
-    /// host whose clock source the vDSO cannot read (`hpet`, `acpi_pm`) makes a system call there, and only
-    /// there.
+    /// Once in 256 polls it reads the clock, usually by the vDSO and without a system call. Only on a host whose
+    /// clock source the vDSO cannot read (`hpet`, `acpi_pm`) this is a system call.
     #[default]
     Busy,
-    /// Polls for a while, then has the queues armed and sleeps. The queues must have been made
-    /// with notification.
+    /// Polls for a while, then arms the queues and sleeps. The queues must have been made with
+    /// notification.
     SpinThenSleep {
-        /// How often it polls again, in vain, before it arms and sleeps. 0 sleeps as soon as
-        /// there is nothing. It is a count and no time, so that no clock is read.
+        /// The number of empty polls before it arms and sleeps. With 0 it sleeps after the first
+        /// empty poll. It is a count and not a time, so that no clock is read.
         spins: u32,
     },
 }
 
 impl Wait {
-    /// Spins 1,024 times, then sleeps. Arming, sleeping and waking take some ten microseconds. The spin takes
-    /// once or twice that, so it never costs more than a few times the better of the two, whenever completions
+    /// Spins 1,024 times, then sleeps. Arming, sleeping and waking take some ten microseconds. The spin takes one or
+    /// two times as long. So the total never exceeds a few times the cost of the better choice, whenever completions
     /// come.
     pub const SPIN_THEN_SLEEP: Self = Self::SpinThenSleep { spins: 1024 };
 }
 
-/// How a wait ended.
+/// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Woken {
-    /// Something happened, and was handed over.
+    /// Something happened, and was reported.
     Progress,
-    /// The deadline passed. The results of the last poll were handed over all the same, so a deadline holds in
-    /// the middle of a flood, too. The next wait ends by [`Woken::Progress`] for it, since not all progress is an
-    /// event: credits come without one.
+    /// The deadline passed. The results of the last poll were reported, too, so a deadline also holds under constant
+    /// load. If that poll made progress, the next wait ends with [`Woken::Progress`], since some progress, such as
+    /// new credits, is not an event.
     Deadline,
 }
 
-/// Object of a wait: queues that are polled, their notifications, and a deadline.
+/// The object of a wait: queues to poll, their notifications, and a deadline.
 pub trait Waitable {
-    /// Why one of these failed.
+    /// The error of these calls.
     type Error;
 
-    /// Takes what happened and hands it over; says how much that was. Zero means nothing.
+    /// Polls the queues and reports what happened. Returns how much that was; zero means nothing.
     ///
     /// # Errors
     /// The queues cannot be polled.
     fn poll(&mut self) -> Result<u32, Self::Error>;
 
-    /// Takes the notifications that are waiting.
+    /// Takes the waiting notifications.
     ///
     /// # Errors
     /// The queues do not notify, or it failed.
     fn acknowledge(&mut self) -> Result<(), Self::Error>;
 
-    /// Asks for one notification at the next completion of each queue.
+    /// Requests one notification at the next completion of each queue.
     ///
     /// # Errors
     /// The queues do not notify, or it failed.
@@ -75,7 +74,7 @@ pub trait Waitable {
     /// Whether the deadline has passed.
     fn is_over(&mut self) -> bool;
 
-    /// Sleeps until there is a notification that was not taken, or the deadline passes. It may
+    /// Sleeps until there is a notification that was not taken, or until the deadline passes. It may
     /// end early.
     ///
     /// # Errors
@@ -90,9 +89,9 @@ pub trait Waitable {
 /// A call of the [`Waitable`] failed.
 ///
 /// # Ordering
-/// A completion before the arming is found by the poll; one after it notifies. A notification that is taken here
-/// stands for a completion that was there before, and the poll finds that one, too. Any other order loses a
-/// wake-up: taking after the poll loses the notification, arming after it loses the completion. Source:
+/// The poll finds a completion from before the arming, and a later completion notifies. A notification that is taken
+/// here is for an earlier completion, which the poll finds, too. Any other order loses a wake-up: taking after the poll
+/// loses a notification, and arming after the poll loses a completion. Source:
 /// `ibv_get_cq_event(3)`, `ibv_req_notify_cq(3)`.
 #[inline]
 pub fn prepare_sleep<W: Waitable>(what: &mut W) -> Result<u32, W::Error> {
@@ -100,18 +99,18 @@ pub fn prepare_sleep<W: Waitable>(what: &mut W) -> Result<u32, W::Error> {
     what.poll()
 }
 
-/// State of a thread that waits again and again at the same queues.
+/// The state of a thread that waits repeatedly at the same queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waiter {
-    /// Polls so far, wrapping. It goes on from wait to wait, so that the clock is looked at
-    /// however many of them end at once.
+    /// The number of polls so far, wrapping. It continues from wait to wait, so that the clock is
+    /// read even if many waits end at once.
     polls: u32,
-    /// Progress that no wait has reported yet.
+    /// Whether there was progress that no wait has reported yet.
     owes_progress: bool,
 }
 
 impl Waiter {
-    /// A new one.
+    /// A new waiter.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -120,20 +119,20 @@ impl Waiter {
         }
     }
 
-    /// Waits until something happened, or the deadline passed.
+    /// Waits until something happens, or the deadline passes.
     ///
     /// # Errors
     /// A call of the [`Waitable`] failed.
     #[inline]
     pub fn wait<W: Waitable>(&mut self, how: Wait, what: &mut W) -> Result<Woken, W::Error> {
         let mut spun = 0_u32;
-        // Behind a poll that found nothing, and for one poll: what is there is found without arming.
+        // Set after empty polls, and only for one poll: events that exist already are found without arming.
         let mut is_sleepy = false;
         loop {
             if is_sleepy {
                 prepare(what)?;
             }
-            // Polled at one place: the proof that nothing panics has all of it in line.
+            // Called at one place only, since the proof that nothing panics inlines all of it.
             let happened = what.poll()? > 0 || self.owes_progress;
             self.polls = self.polls.wrapping_add(1);
             if self.polls % POLLS_PER_LOOK == 0 && what.is_over() {
@@ -160,14 +159,14 @@ impl Waiter {
     }
 }
 
-/// Takes old notifications, and asks for new ones.
+/// Takes old notifications, and requests new ones.
 #[cold]
 fn prepare<W: Waitable>(what: &mut W) -> Result<(), W::Error> {
     what.acknowledge()?;
     what.arm()
 }
 
-/// Sleeps behind a poll that found nothing, unless the deadline has passed; says whether it has.
+/// Sleeps after an empty poll, unless the deadline has passed. Returns whether it has passed.
 #[cold]
 fn doze<W: Waitable>(what: &mut W) -> Result<bool, W::Error> {
     let is_over = what.is_over();

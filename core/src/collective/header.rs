@@ -1,4 +1,4 @@
-//! Header in front of each message of a collective.
+//! The header of each message of a collective.
 
 use core::mem::{offset_of, size_of};
 
@@ -15,11 +15,11 @@ pub const COLLECTIVE_HEADER_BYTES: usize = 40;
 
 const VERSION: u8 = 2;
 
-/// Identifies a group among those of a mesh. All members compute the same id without a message between them, and a
+/// Identifies a group among those of a mesh. All members compute the same id without exchanging messages, and a
 /// later group has a greater id.
 ///
-/// A group is over once a member is started again, since starts only become later. Groups of the same starts are
-/// counted.
+/// The id consists of the sum of the members' start numbers, which grows when a member restarts, and of a count of the
+/// groups with the same starts. A group is over once a member restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupId {
     starts: u128,
@@ -27,10 +27,10 @@ pub struct GroupId {
 }
 
 impl GroupId {
-    /// The group after this one, of members that started then; after the default the first.
+    /// The group after this one, of members with these start numbers. The first group follows the default id.
     #[must_use]
     pub fn next(self, starts: impl IntoIterator<Item = u64>) -> Self {
-        // One start a member, and members are few: the sum does not overflow.
+        // One start for each member, and at most 64 members: the sum does not overflow.
         let starts = starts
             .into_iter()
             .fold(0_u128, |sum, start| sum.wrapping_add(start.into()));
@@ -42,7 +42,7 @@ impl GroupId {
     }
 }
 
-/// Which message of which collective it is.
+/// The collective and the step that a message belongs to, and the place of its bytes.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
@@ -51,10 +51,10 @@ impl GroupId {
 /// | 2 | 1 | step | from 0 |
 /// | 3 | 1 | reserved | 0 |
 /// | 4 | 4 | operation | counts the collectives of the group, modulo 2^32 |
-/// | 8 | 4 | offset | of the message's bytes in those of the step |
-/// | 12 | 4 | bytes | of the whole step between these two |
-/// | 16 | 16 | starts | the starts of all members of the group, added up |
-/// | 32 | 8 | group | counts the groups of members that started then, from 1 |
+/// | 8 | 4 | offset | of the message's bytes within the bytes of the step |
+/// | 12 | 4 | bytes | of the complete step between these two ranks |
+/// | 16 | 16 | starts | the sum of the start numbers of all members of the group |
+/// | 32 | 8 | group | counts the groups with these start numbers, from 1 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct CollectiveHeader {
@@ -106,10 +106,10 @@ impl CollectiveHeader {
         }
     }
 
-    /// Reads one in place, and gives the bytes behind it.
+    /// Parses a header in place, and returns it with the bytes after it.
     ///
     /// # Errors
-    /// The first field that is wrong.
+    /// The first wrong field.
     pub fn parse(bytes: &[u8]) -> Result<(&Self, &[u8]), WireError> {
         let wrong = |field, reason| WireError::at(Part::Collective, &LAYOUT, 0, field, reason);
         let (header, rest) = Self::ref_from_prefix(bytes)
@@ -126,13 +126,13 @@ impl CollectiveHeader {
         Ok((header, rest))
     }
 
-    /// Its bytes, as they go to the other rank.
+    /// The bytes of the header, as they are sent to the other rank.
     #[must_use]
     pub fn to_bytes(self) -> [u8; COLLECTIVE_HEADER_BYTES] {
         zerocopy::transmute!(self)
     }
 
-    /// Which group it is of.
+    /// The group of the message.
     #[must_use]
     pub const fn group(&self) -> GroupId {
         GroupId {
@@ -141,19 +141,19 @@ impl CollectiveHeader {
         }
     }
 
-    /// Which collective of the group it is of.
+    /// The number of the collective in its group.
     #[must_use]
     pub const fn operation(&self) -> u32 {
         self.operation.get()
     }
 
-    /// Which step it is of.
+    /// The step of the message.
     #[must_use]
     pub const fn step(&self) -> u8 {
         self.step
     }
 
-    /// Offset of the message's bytes within the bytes of the step.
+    /// The offset of the message's bytes within the bytes of the step.
     #[must_use]
     pub const fn offset(&self) -> u32 {
         self.offset.get()

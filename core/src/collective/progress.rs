@@ -9,67 +9,67 @@ use crate::wire::WireError;
 use super::schedule::{Collective, Schedule, Step, Transfer};
 use super::{CollectiveHeader, GroupId, block_bytes};
 
-/// Messages in order between this rank and each other one.
+/// A transport of messages in order between this rank and each other rank.
 pub trait Exchange {
-    /// Error of a transport that can carry nothing more.
+    /// The error of a transport that has failed.
     type Error;
 
-    /// Bytes of a message at most, header included.
+    /// The maximum number of bytes of a message, header included.
     fn message_bytes_max(&self) -> usize;
 
-    /// Sends one message: a header and a payload. `false` if it cannot be sent now: no part of it was sent.
+    /// Sends one message: a header and a payload. Returns `false`, and sends nothing, if the message cannot be sent now.
     ///
     /// # Errors
     /// The rank cannot be reached any more.
     fn send(&mut self, to: Rank, header: &[u8], payload: &[u8]) -> Result<bool, Self::Error>;
 
-    /// Looks at the next message of a rank, and takes it; `None` where there is none now.
+    /// Passes the next message of a rank to `look`, and takes it; `None` if there is none now.
     ///
     /// # Errors
     /// The rank cannot be reached any more.
     fn receive<R>(&mut self, from: Rank, look: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, Self::Error>;
 }
 
-/// Data that a collective works on. It must be the same at every poll.
+/// The data of a collective. It must be the same at every poll.
 #[derive(Debug)]
 pub struct Data<'a> {
-    /// The data to send; `None` to send from `output` itself. [`Collective::AllToAll`] needs an input: in one buffer,
-    /// received blocks would overwrite blocks that are still to be sent.
+    /// The data to send: required for [`Collective::AllToAll`], and `None` for all other collectives, which send from `output`.
+    /// With one buffer, received blocks of an all-to-all would overwrite blocks that are not sent yet.
     pub input: Option<&'a [u8]>,
-    /// The data received, as long as the data sent.
+    /// The received data. An input must have the same length.
     pub output: &'a mut [u8],
-    /// Bytes of one element: blocks are cut between elements alone.
+    /// The bytes of one element. Blocks are cut only between elements.
     pub element_bytes: usize,
 }
 
-/// Why a collective failed.
+/// The reason why a collective failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CollectiveError<E> {
-    /// Caller misuse: no such rank in a group of this size, or data that is no whole number of elements or over 4 GiB.
-    /// Also an input of another length than the output, a missing input that is needed, or messages too short to carry
-    /// an element. For [`Collective::AllToAll`], blocks of different lengths are misuse, too.
+    /// Caller misuse: a rank that a group of this size does not have, or data that is not a whole number of elements or is
+    /// over 4 GiB. Also an input of another length than the output, a missing or an unneeded input, or messages too short
+    /// for an element. For [`Collective::AllToAll`], blocks of different lengths are misuse, too.
     Misuse,
-    /// A rank sent something that is no message of a collective.
+    /// A rank sent a message that does not belong to a collective.
     Wire {
         /// The rank that sent it.
         peer: Rank,
         /// The error in the message.
         error: WireError,
     },
-    /// A rank is in another collective than this one, or brought other data: the group does not call the same ones in the
-    /// same order, with the same lengths.
+    /// A rank is in another collective than this rank, or has data of another length: the group does not call the same
+    /// collectives in the same order with the same lengths.
     Mismatch {
         /// The rank that sent it.
         peer: Rank,
-        /// The header that it is expected to send.
+        /// The expected header.
         expected: CollectiveHeader,
-        /// The header that it sent.
+        /// The received header.
         found: CollectiveHeader,
     },
     /// A rank cannot be reached any more.
     Exchange(E),
-    /// Caller misuse: an earlier call to combine elements panicked, and the output holds a part of a message.
+    /// Caller misuse: an earlier call to combine elements panicked, and the output has only a part of a message.
     Interrupted,
 }
 
@@ -99,7 +99,7 @@ impl<E: fmt::Display> fmt::Display for CollectiveError<E> {
 
 impl<E: fmt::Debug + fmt::Display> core::error::Error for CollectiveError<E> {}
 
-/// A collective under way on one rank.
+/// One rank's progress in a collective.
 #[derive(Clone, Debug)]
 pub struct Progress {
     collective: Collective,
@@ -138,7 +138,7 @@ impl Half {
         half
     }
 
-    /// Begins the next step, if this one is done and there is another; returns whether it does.
+    /// Begins the next step if this one is done and there is another. Returns whether it did.
     fn go_on(&mut self) -> bool {
         let next = self.step.as_ref().map(|(_, number)| number.saturating_add(1));
         let goes = next.filter(|_| self.is_done);
@@ -151,7 +151,7 @@ impl Half {
     fn set_out(&mut self, number: u8) {
         self.step = self.schedule.next().map(|step| (step, number));
         self.bytes = 0;
-        // A rank that transfers nothing in this direction is done with the step.
+        // Without a transfer in this direction, the step is done.
         self.is_done = self.transfer().is_none();
     }
 
@@ -161,8 +161,8 @@ impl Half {
 }
 
 impl Progress {
-    /// Begins a collective. `operation` is the group and the number of the collective in it: the same on every rank,
-    /// and another one each time.
+    /// Begins a collective. `operation` is the group and the number of the collective in it. The number is the same on every
+    /// rank, and each collective has another one.
     ///
     /// Work that needs no message is done here: [`Collective::AllToAll`] copies this rank's own block.
     ///
@@ -181,7 +181,7 @@ impl Progress {
         let is_short = u32::try_from(data_bytes).is_ok();
         let is_alike = data.input.is_none_or(|input| input.len() == data_bytes);
         let needs_input = collective == Collective::AllToAll;
-        // A block goes where one of another rank comes from: all have to be of one length.
+        // The block for a rank takes the place of the block from that rank, so all need the same length.
         let elements = data_bytes.checked_div(data.element_bytes).unwrap_or(0);
         let is_even = elements.checked_rem(ranks.into()) == Some(0);
         if !is_whole || !is_short || !is_alike || data.input.is_some() != needs_input {
@@ -319,7 +319,7 @@ impl Progress {
                         expected,
                         found: *found,
                     };
-                    // A message without bytes is the whole of a step without bytes, and nothing else.
+                    // Only a step without bytes has a message without bytes.
                     let is_empty = payload.is_empty() != (whole == 0);
                     let is_cut = payload.len().checked_rem(self.element_bytes.max(1)) != Some(0);
                     let Some(to) = target.get_mut(..payload.len()) else {
@@ -354,7 +354,7 @@ impl Progress {
         )
     }
 
-    /// Bytes that fit a message behind the header, in whole elements.
+    /// The maximum payload of a message, in bytes: a whole number of elements.
     fn payload_bytes_max(&self, message_bytes_max: usize) -> usize {
         let room = message_bytes_max.saturating_sub(super::COLLECTIVE_HEADER_BYTES);
         let cut = room.checked_rem(self.element_bytes).unwrap_or(0);
@@ -362,7 +362,7 @@ impl Progress {
     }
 
     fn header(&self, step: u8, offset: usize, bytes: usize) -> CollectiveHeader {
-        // No more than the data has, which was found to fit.
+        // At most the length of the data, which `begin` checked.
         let short = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
         CollectiveHeader::new(self.collective, self.operation, step, short(offset), short(bytes))
     }

@@ -6,29 +6,29 @@ use crate::rank::Rank;
 
 /// A collective over all ranks of a group.
 ///
-/// The data is cut into as many blocks as there are ranks, see [`block_bytes`](super::block_bytes).
+/// The data is cut into one block for each rank, see [`block_bytes`](super::block_bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Collective {
-    /// No rank leaves before every rank has entered. In each step, a rank sends to the one 1, 2, 4, ... places after
-    /// it: as many steps as the logarithm of the ranks.
+    /// No rank leaves before every rank has entered. In the steps, a rank sends to the rank 1, 2, 4, ... places after
+    /// it. The number of steps is the logarithm of the number of ranks.
     Barrier,
-    /// All get what this rank has, along a binomial tree: as many steps as the logarithm of the ranks.
+    /// All get the data of this rank, along a binomial tree. The number of steps is the logarithm of the number of ranks.
     Broadcast(Rank),
-    /// Each brings its own block, and gets those of all: round a ring.
+    /// Each rank has its own block, and gets the blocks of all, around a ring.
     AllGather,
-    /// Each brings all blocks, and gets the one of its rank, combined of all: round a ring.
+    /// Each rank has all blocks, and gets its own block, combined from all ranks, around a ring.
     ReduceScatter,
-    /// Each brings all blocks, and gets all, combined of all: [`Collective::ReduceScatter`], then
-    /// [`Collective::AllGather`]. Each block is combined in one place, so all get the same to the last bit.
+    /// Each rank has all blocks, and gets all, combined from all ranks: [`Collective::ReduceScatter`], then
+    /// [`Collective::AllGather`]. Each block is combined in one order, so all ranks get bitwise equal results.
     AllReduce,
-    /// Each brings a block for every rank, and gets one of every rank: one partner after the other. Sends do not wait
-    /// for receives. All blocks have one length: the number of elements is a multiple of the number of ranks.
+    /// Each rank has a block for every rank, and gets a block from every rank, one partner after the other. Sends do not
+    /// wait for receives. All blocks have one length: the number of elements is a multiple of the number of ranks.
     AllToAll,
 }
 
 impl Collective {
-    /// Its number on the wire.
+    /// The number on the wire.
     pub(super) const fn to_wire(self) -> u8 {
         match self {
             Self::Barrier => 1,
@@ -41,25 +41,25 @@ impl Collective {
     }
 }
 
-/// One step: what is sent and what is received, side by side.
+/// One step: a send and a receive at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Step {
-    /// To whom, and which blocks.
+    /// The destination, and the blocks to send.
     pub send: Option<Transfer>,
-    /// From whom, and which blocks.
+    /// The source, and the blocks to receive.
     pub receive: Option<Transfer>,
-    /// Whether what is received is combined with what is there, or takes its place.
+    /// Whether received elements are combined with the present ones, instead of replacing them.
     pub is_combined: bool,
 }
 
-/// Blocks that go between two ranks. None at all is a message without bytes.
+/// Blocks that one rank sends to another. An empty range is a message without bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transfer {
     /// The other rank.
     pub peer: Rank,
-    /// The first block, and the one behind the last.
+    /// The range of blocks.
     pub blocks: Range<u8>,
 }
 
@@ -73,7 +73,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The steps of a rank among so many; `None` where it is not among them.
+    /// The steps of a rank in a group of `ranks`; `None` if the rank or the root is not in the group.
     #[must_use]
     pub fn new(collective: Collective, rank: Rank, ranks: u8) -> Option<Self> {
         rank.after(0, ranks)?;
@@ -99,7 +99,7 @@ impl Schedule {
         })
     }
 
-    /// In step k those who have it, the 2^k first from the root on, each give it to the one 2^k places after.
+    /// In step k the first 2^k ranks from the root on have the data. Each sends it to the rank 2^k places after it.
     fn broadcast(&self, root: Rank, step: u8) -> Option<Step> {
         let width = 1_u8
             .checked_shl(step.into())
@@ -118,7 +118,7 @@ impl Schedule {
         Some(moved)
     }
 
-    /// Once round the ring, beginning with the block that is `lead` places before this rank's own.
+    /// Once around the ring, beginning with the block `lead` places before this rank's own.
     fn round(&self, step: u8, lead: u8, is_combined: bool) -> Option<Step> {
         let sent = self.rank.before(lead.checked_add(step)?, self.ranks)?;
         let received = sent.before(1, self.ranks)?;
@@ -151,7 +151,7 @@ impl Schedule {
     }
 }
 
-/// The block of this rank alone.
+/// The range with only this rank's block.
 fn one(rank: Rank) -> Range<u8> {
     rank.number()..rank.number().saturating_add(1)
 }

@@ -1,6 +1,6 @@
-//! How a side proves that it has a key, and demands that proof of its peer.
+//! Authentication: a side proves that it has a key, and requires this proof from its peer.
 //!
-//! The function that makes a tag from a key and bytes must not be known here.
+//! This module does not know the function that computes a tag from a key and bytes.
 
 use core::fmt;
 
@@ -8,10 +8,10 @@ use crate::wire::{FrameKind, KeyId, Tag};
 
 /// The keys of a side, if it has any.
 ///
-/// A side that has keys accepts no peer that does not prove to have the same key. It speaks no version that has no
-/// place for proofs.
+/// A side with keys accepts only peers that prove to have the same key. It speaks only versions whose frames can carry
+/// proofs.
 pub trait Authenticator {
-    /// Running tag of one handshake's bytes under a key.
+    /// The running tag of one handshake's bytes under a key.
     type Transcript: Transcript;
 
     /// Returns the key that proves this side's frames when it connects, and a new transcript under it; `None` if the
@@ -22,12 +22,12 @@ pub trait Authenticator {
     fn begin(&self, key: KeyId) -> Option<Self::Transcript>;
 }
 
-/// All bytes of one handshake so far, under a key. Its `Debug` output must reveal nothing of the key.
+/// All bytes of one handshake so far, under a key. The `Debug` output must not reveal the key.
 pub trait Transcript: Clone + fmt::Debug {
-    /// Goes on with these bytes.
+    /// Appends these bytes.
     fn absorb(&mut self, bytes: &[u8]);
 
-    /// Returns the tag of the bytes so far: HMAC-SHA-256. Only a holder of the key can make it. Other bytes have
+    /// Returns the tag of the bytes so far: HMAC-SHA-256. Only a holder of the key can compute it. Other bytes have
     /// another tag.
     ///
     /// Source: RFC 2104, FIPS 180-4.
@@ -38,7 +38,7 @@ pub trait Transcript: Clone + fmt::Debug {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unauthenticated;
 
-/// The transcript of a side without keys: there is none.
+/// The transcript of a side without keys, which has no values.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there will never be a value of it")]
 pub enum NoTranscript {}
@@ -65,7 +65,7 @@ impl Transcript for NoTranscript {
     }
 }
 
-/// Which side sends a frame: the same bytes from the other side make another tag.
+/// The side that sends a frame. The same bytes from the other side have another tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Initiator = 1,
@@ -81,10 +81,10 @@ impl Role {
     }
 }
 
-/// Prefix of every transcript. With it, a tag that the key made in another protocol proves nothing here.
+/// The prefix of every transcript. With it, a tag made with the same key in another protocol proves nothing here.
 const PROTOCOL: &[u8] = b"doorbell handshake";
 
-/// Transcript of the frames of both sides in the order they were sent, from which tags are made and checked.
+/// The transcript of the frames of both sides in the order of sending, from which tags are computed and checked.
 #[derive(Clone, Debug)]
 pub(super) struct Proven<T>(T);
 
@@ -94,12 +94,12 @@ impl<T: Transcript> Proven<T> {
         Self(transcript)
     }
 
-    /// Takes a frame that has no tag.
+    /// Appends a frame without a tag.
     pub(super) fn absorb(&mut self, frame: &[u8]) {
         self.0.absorb(frame);
     }
 
-    /// Takes a frame up to its tag, and gives the tag of `from`.
+    /// Appends a frame up to its tag, and returns the tag of the sender `from`.
     pub(super) fn seal(&mut self, from: Role, kind: FrameKind, covered: &[u8]) -> Tag {
         self.0.absorb(covered);
         let mut ending = self.0.clone();

@@ -1,4 +1,4 @@
-//! Why a handshake failed: at which stage, from what cause, by whose fault.
+//! Errors of handshakes: the stage, the cause, and the party at fault.
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ pub enum Fault {
     Peer,
     /// The network between the two sides.
     Network,
-    /// Both sides: they have to agree on something that they configured differently.
+    /// Both sides: their configurations do not match.
     Both,
 }
 
@@ -41,37 +41,37 @@ pub enum Cause {
     Stream(i32),
     /// The stream reported more bytes than it was given: a defect of the [`Io`](super::Io).
     StreamMiscounted,
-    /// The stage took longer than it may.
+    /// The stage took longer than its limit.
     StageTimedOut,
-    /// The whole handshake took longer than it may.
+    /// The whole handshake took longer than its limit.
     WholeTimedOut,
-    /// The peer's bytes are not valid wire format, or contradict what it said before.
+    /// The peer's bytes are not valid wire format, or contradict an earlier frame.
     Wire(WireError),
-    /// The peer sent this frame when it was not its turn.
+    /// The peer sent this frame out of turn.
     UnexpectedFrame(FrameKind),
-    /// No version of the wire format is spoken by both.
+    /// The sides have no version of the wire format in common.
     Version {
-        /// Versions that this side speaks.
+        /// The versions that this side speaks.
         ours: VersionRange,
-        /// Versions that the peer speaks.
+        /// The versions that the peer speaks.
         theirs: VersionRange,
     },
-    /// The handle is of another listener than the one that answers at its address.
+    /// The handle belongs to another listener than the one that answers at its address.
     StaleHandle {
-        /// The instance the initiator meant.
+        /// The instance in the handle.
         meant: InstanceId,
-        /// The instance that is there.
+        /// The instance that answers.
         found: InstanceId,
     },
-    /// The peer does not prove to have a key, and this side accepts no peer without one.
+    /// The peer does not prove to have a key, and this side requires one.
     Unauthenticated,
     /// The peer names a key that this side does not have.
     UnknownKey(KeyId),
-    /// The peer's proof of having the key is wrong: its key is another one, or bytes were changed on their way.
+    /// The peer's proof of having the key is wrong: it has another key, or bytes were changed in transit.
     WrongKey,
-    /// The peer gave up, for this reason.
+    /// The peer rejected the connection for this reason.
     RejectedByPeer(Reject),
-    /// This side's caller gave up, for this reason.
+    /// This side's caller rejected the connection for this reason.
     RejectedHere(Reject),
 }
 
@@ -111,12 +111,12 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Why a handshake failed. The caller has to destroy the queue pair that it made for it, if any.
+/// The error of a failed handshake. The caller has to destroy the queue pair that it made for the handshake, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HandshakeError {
-    /// The stage that it was in.
+    /// The stage in which it failed.
     pub stage: Stage,
-    /// What happened.
+    /// The root cause.
     pub cause: Cause,
 }
 
@@ -135,7 +135,7 @@ impl HandshakeError {
             Cause::Version { .. } | Cause::Unauthenticated | Cause::UnknownKey(_) | Cause::WrongKey => {
                 Fault::Both
             }
-            // The initiator was given an old handle, on whichever side that is.
+            // The initiator has an old handle, so the fault is on that side.
             Cause::StaleHandle { .. } => match self.stage {
                 Stage::Welcome => Fault::Local,
                 _ => Fault::Peer,
@@ -157,7 +157,7 @@ impl HandshakeError {
         }
     }
 
-    /// Returns the Reject to send to the peer; `None` if the peer knows already or the stream cannot carry it.
+    /// Returns the Reject to send to the peer; `None` if the peer knows already or the stream is broken.
     pub(crate) fn reject(&self) -> Option<Reject> {
         let (reason, detail) = match self.cause {
             Cause::PeerClosed | Cause::Stream(_) | Cause::StreamMiscounted | Cause::RejectedByPeer(_) => {
@@ -190,21 +190,21 @@ impl fmt::Display for HandshakeError {
 
 impl core::error::Error for HandshakeError {}
 
-/// A call that a machine cannot take: a mistake of the caller's. The handshake goes on unchanged.
+/// A call that is invalid now: a mistake of the caller. The handshake continues unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misuse {
-    /// The machine did not ask for this.
+    /// The machine did not ask for this call.
     OutOfTurn(Stage),
     /// The handshake is over.
     Over,
-    /// The index is not one of this side's own rails, or not the one the peer chose.
+    /// The index is not one of this side's rails, or not the rail that the peer chose.
     NoSuchLocalRail(u8),
     /// The index is not one of the peer's rails.
     NoSuchPeerRail(u8),
     /// The GID is not that of the rail.
     GidNotOfRail,
-    /// This field of the endpoint is outside its range on the wire, or the wire format of the peer lacks it.
+    /// This field of the endpoint is outside its range on the wire, or the peer's version of the wire format lacks it.
     Unsendable(Field),
 }
 

@@ -1,4 +1,4 @@
-//! The side that connects.
+//! The connecting side of a handshake.
 
 use heapless::Vec;
 
@@ -19,22 +19,22 @@ const WELCOME_KEY_OFFSET: usize = 38;
 /// Settings of an initiator, given once at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitiatorConfig {
-    /// The instance of this side, random for each start of it.
+    /// The instance of this side, random for each start.
     pub instance: InstanceId,
-    /// The listener that is meant, from its handle; `None` where only an address is known.
+    /// The listener in the handle; `None` if only an address is known.
     pub listener: Option<InstanceId>,
-    /// Random for each attempt.
+    /// A random number, new for each attempt.
     pub nonce: Nonce,
-    /// How long it may take.
+    /// The time limits.
     pub timing: Timing,
-    /// Versions that it may speak, of those that this code implements. Default all of them. A side that has keys speaks
-    /// no version without them, whatever stands here.
+    /// The versions that this side may speak, among those that this code implements. Default: all of them. A side with keys
+    /// never speaks a version without authentication, even if it is listed here.
     pub versions: VersionRange,
 }
 
-/// The state machine of the side that connects; see the [module](super) for the flow.
+/// The state machine of the connecting side; see the [module](super) for the flow.
 ///
-/// About 9 KiB, with keys and a transcript: it holds a frame being read, unsent bytes, and the peer's rails.
+/// It has about 9 KiB with keys and a transcript: a frame being read, unsent bytes, and the peer's rails.
 #[derive(Clone, Debug)]
 pub struct Initiator<A: Authenticator = Unauthenticated> {
     session: Session<A::Transcript>,
@@ -49,7 +49,7 @@ pub struct Initiator<A: Authenticator = Unauthenticated> {
 }
 
 impl Initiator {
-    /// Starts a handshake without keys on a stream that is connected, or about to be.
+    /// Starts a handshake without keys on a stream that is connected, or still connecting.
     ///
     /// `rails` is the complete list of this side's rails, in its order of preference.
     ///
@@ -65,7 +65,7 @@ impl Initiator {
 }
 
 impl<A: Authenticator> Initiator<A> {
-    /// Starts a handshake with these keys, as [`Initiator::new`] does without.
+    /// Starts a handshake with these keys; see [`Initiator::new`].
     ///
     /// # Errors
     /// There are more rails than a frame may list.
@@ -102,9 +102,9 @@ impl<A: Authenticator> Initiator<A> {
         })
     }
 
-    /// Moves as far as bytes, room and the caller's answers allow.
+    /// Advances as far as received bytes, room for sending and the caller's answers allow.
     ///
-    /// Bytes that arrived in time count even if this call is late. After a deadline, the machine waits for nothing
+    /// Bytes that arrived in time count even if this call is late. After a deadline, the machine does not wait any
     /// more.
     pub fn poll<I: Io + ?Sized>(&mut self, now: Instant, io: &mut I) -> Step {
         if self.session.end().is_none() {
@@ -118,13 +118,13 @@ impl<A: Authenticator> Initiator<A> {
         self.step()
     }
 
-    /// When to poll again at the latest.
+    /// The latest time to poll again.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         self.session.deadline()
     }
 
-    /// Whether there are bytes to be sent: if so, the caller waits for room, too.
+    /// Whether there are unsent bytes. If so, the caller waits for room, too.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.session.has_unsent()
@@ -136,18 +136,18 @@ impl<A: Authenticator> Initiator<A> {
         &self.peer_rails
     }
 
-    /// Instance that the peer named as its own; `None` before [`Step::ChooseRail`].
+    /// The instance that the peer reports; `None` before [`Step::ChooseRail`].
     #[must_use]
     pub fn peer_instance(&self) -> Option<InstanceId> {
         Some(self.welcome?.listener)
     }
 
-    /// Answers [`Step::ChooseRail`]: this queue pair, to be connected to the peer's rail `peer_rail`.
+    /// Answers [`Step::ChooseRail`] with the queue pair to connect to the peer's rail `peer_rail`.
     ///
-    /// The MTU in it is that of this side's port; the connection's is known when the peer accepts.
+    /// The MTU in `local` is that of this side's port. The MTU of the connection is known when the peer accepts.
     ///
     /// # Errors
-    /// It is not the time for it, the rails do not exist, or the endpoint is outside the wire's range.
+    /// This is not the stage for it, a rail does not exist, or a field of the endpoint is outside its range on the wire.
     pub fn offer(&mut self, now: Instant, local: Endpoint, peer_rail: u8) -> Result<(), Misuse> {
         self.session.expect_stage(Stage::ChooseRail)?;
         let own_gid = self.own_gids.get(usize::from(local.rail));
@@ -176,7 +176,7 @@ impl<A: Authenticator> Initiator<A> {
     /// Answers [`Step::Prepare`]: the queue pair is in RTS and its receives are posted.
     ///
     /// # Errors
-    /// It is not the time for it.
+    /// This is not the stage for it.
     pub fn ready(&mut self, now: Instant) -> Result<(), Misuse> {
         self.session.expect_stage(Stage::Prepare)?;
         let ready = FrameBuffer::ready(self.session.version());
@@ -185,7 +185,7 @@ impl<A: Authenticator> Initiator<A> {
         Ok(())
     }
 
-    /// Gives up at any time; the next poll sends the reason to the peer.
+    /// Rejects the connection, at any stage. The next poll sends the reason to the peer.
     ///
     /// # Errors
     /// The handshake is over already.
@@ -214,7 +214,7 @@ impl<A: Authenticator> Initiator<A> {
                     self.session.finish(self.established()?);
                     return Ok(());
                 }
-                // `exchange` lets only the awaited kind pass, and this side awaits the three above.
+                // `exchange` returns only the awaited kind, and this side awaits only the three above.
                 other => return Err(Cause::UnexpectedFrame(other.kind())),
             }
             self.session.take();
@@ -222,7 +222,7 @@ impl<A: Authenticator> Initiator<A> {
         self.session.check_deadline(now)
     }
 
-    /// An Accept has to answer the offer.
+    /// Checks that an Accept answers the offer.
     fn check_accept(&self, accept: &Connect) -> Result<(), Cause> {
         let mismatch = |field| {
             Err(Cause::Wire(WireError::in_endpoint(
@@ -266,7 +266,7 @@ impl<A: Authenticator> Initiator<A> {
         }
     }
 
-    /// Returns the outcome of the handshake. A Ready that comes before all of it is known is out of turn.
+    /// Returns the outcome of the handshake. A Ready that arrives before all parts of it are known is out of turn.
     fn established(&self) -> Result<Established, Cause> {
         self.outcome().ok_or(Cause::UnexpectedFrame(FrameKind::Ready))
     }
@@ -284,7 +284,7 @@ impl<A: Authenticator> Initiator<A> {
     }
 }
 
-/// A Welcome has to be of the listener that was meant, in a version that was offered, and with the same key.
+/// Checks that a Welcome is from the listener in the handle, in an offered version, and with the same key.
 fn check_welcome(config: &InitiatorConfig, key: Option<KeyId>, welcome: &Welcome) -> Result<(), Cause> {
     let ours = config.versions;
     let theirs = VersionRange::new(welcome.version, welcome.version).unwrap_or(ours);

@@ -1,31 +1,31 @@
-//! The stream a handshake runs over, as little of it as is needed.
+//! The stream of a handshake, limited to the needed calls.
 
 use core::fmt;
 
-/// A reliable stream of bytes that never waits: TCP, or a simulator's.
+/// A reliable byte stream whose calls never block: TCP, or a simulated one.
 pub trait Io {
-    /// Reads waiting bytes into `buffer`, and returns how many; zero means the peer closed.
+    /// Reads waiting bytes into `buffer`, and returns their number; zero means that the peer closed the stream.
     ///
     /// # Errors
     /// [`IoError::WouldBlock`] if no bytes are waiting.
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IoError>;
 
-    /// Writes from the start of `bytes` as many as there is room for, and returns how many.
+    /// Writes as many bytes from the start of `bytes` as there is room for, and returns their number.
     ///
     /// # Errors
     /// [`IoError::WouldBlock`] if there is no room yet.
     fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError>;
 }
 
-/// Why a stream gave or took nothing.
+/// The reason why a read or write moved no bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IoError {
-    /// Nothing now; later perhaps. The implementor maps an interrupted call to this, or tries it again.
+    /// Nothing can be moved now. The implementor maps an interrupted call to this, or repeats the call.
     WouldBlock,
     /// The peer closed or reset the stream.
     Closed,
-    /// Anything else, by the errno of the platform.
+    /// Another error, with the errno of the platform.
     Failed(i32),
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for IoError {
     }
 }
 
-/// The errno of a failed stream, displayed in words if it is a known one. Source: `connect(2)`, Linux numbers.
+/// The errno of a failed stream, displayed with a description if it is known. Source: `connect(2)`, Linux numbers.
 pub(super) struct StreamErrno(pub(super) i32);
 
 impl fmt::Display for StreamErrno {

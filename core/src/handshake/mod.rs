@@ -1,7 +1,7 @@
-//! The handshake as two state machines without sockets, threads, clocks or entropy of their own.
+//! The handshake as two state machines without sockets, threads, clocks or entropy.
 //!
-//! An [`Initiator`] and a [`Responder`] are advanced by `poll(now, io)`. Each returns a [`Step`] that says what it
-//! needs of its caller:
+//! `poll(now, io)` advances an [`Initiator`] or a [`Responder`], and returns a [`Step`]: the next thing that the
+//! machine needs from its caller.
 //!
 //! | initiator | on the wire | responder |
 //! |---|---|---|
@@ -14,15 +14,15 @@
 //! | | ← Ready | `Connected` |
 //! | `Connected` | | |
 //!
-//! Accept says that the responder's queue pair is in RTS and the initiator's Ready says the same, so
-//! neither side is `Connected` before it knows that the other sends and receives. Each frame is read
-//! to its last byte and no further: what follows the handshake on the stream is left there.
+//! An Accept means that the responder's queue pair is in RTS, and the initiator's Ready means the same of its own. So
+//! neither side is `Connected` before it knows that the other can send and receive. Each frame is read only up to its
+//! last byte: bytes after the handshake stay in the stream.
 //!
-//! A side that has keys ([`Authenticator`]) names one in its Hello. From Welcome on, each frame ends with a tag over
-//! all bytes that both sides sent so far, which proves that the sender has that key. An initiator therefore gives its
+//! An initiator with keys ([`Authenticator`]) names one in its Hello. From Welcome on, each frame ends with a tag over
+//! all bytes that both sides sent so far, which proves that the sender has that key. So an initiator sends its
 //! endpoint only to a listener that has the key. A responder reaches `Prepare` only for an initiator that has it.
 //!
-//! Queue pairs, the choice of a rail and the source of the bytes must not be known here.
+//! This module does not know queue pairs, the choice of a rail, or the source of the bytes.
 
 mod authentication;
 mod error;
@@ -43,14 +43,14 @@ pub use responder::{Responder, ResponderConfig};
 use crate::Mtu;
 use crate::wire::{Endpoint, EndpointParameters, InstanceId, KeyId};
 
-/// How long a handshake may take.
+/// The time limits of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// The most any one stage takes, whether it waits for the peer or for the caller. Default 1 s: a
-    /// thousand round trips of a data centre, and many times what a queue pair takes to set up.
+    /// The limit of each stage, whether it waits for the peer or for the caller. Default 1 s: a
+    /// thousand round trips in a data centre, and many times the set-up time of a queue pair.
     pub stage: Duration,
-    /// The most the whole takes. Default 5 s: no more than a peer should hold a place among those
-    /// that are connecting.
+    /// The limit of the whole handshake. Default 5 s, so that a slow peer does not hold its place
+    /// among the handshakes under way for longer.
     pub whole: Duration,
 }
 
@@ -63,31 +63,31 @@ impl Default for Timing {
     }
 }
 
-/// Next thing that a machine needs from its caller. Every poll returns it again until it is done.
+/// The next thing that a machine needs from its caller. Every poll returns it again until it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
-    /// Bytes of the peer, or room for our own, by [`deadline`](Initiator::deadline).
+    /// The machine waits for bytes of the peer, or for room to send, until its [`deadline`](Initiator::deadline).
     Pending,
     /// Initiator only: choose among [`peer_rails`](Initiator::peer_rails), create a queue pair, and
     /// [`offer`](Initiator::offer) it.
     ChooseRail,
-    /// Connect the queue pair to this peer: the responder creates it first. Then
+    /// Connect the queue pair to this peer; the responder creates it first. Then call
     /// [`ready`](Initiator::ready) or [`accept`](Responder::accept).
     Prepare(Prepare),
     /// Done: both queue pairs are in RTS.
     Connected(Established),
-    /// Failed for good. The peer got a Reject if the stream still took it.
+    /// The handshake failed. The peer got a Reject if the stream still accepted one.
     Failed(HandshakeError),
 }
 
-/// Endpoint to which the caller has to connect its queue pair.
+/// The endpoint to which the caller has to connect its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prepare {
     /// The peer's endpoint.
     pub peer: Endpoint,
-    /// Which of the caller's own rails the connection is on, as an index into the list it gave.
+    /// The local rail of the connection, as an index into the caller's list of rails.
     pub local_rail: u8,
 }
 
@@ -97,14 +97,14 @@ pub struct Prepare {
 pub struct Agreed {
     /// The lower of both MTUs.
     pub mtu: Mtu,
-    /// READs and atomics this side may have in flight: no more than the peer serves.
+    /// The READs and atomics that this side may have in flight, at most as many as the peer serves.
     pub max_rd_atomic: u8,
-    /// READs and atomics this side has to serve: no more than the peer sends.
+    /// The READs and atomics that this side has to serve, at most as many as the peer sends.
     pub max_dest_rd_atomic: u8,
 }
 
 impl Agreed {
-    /// Returns the settings that follow from the two sides' parameters, seen from `local`.
+    /// Returns the settings that follow from the parameters of both sides, as seen by `local`.
     #[must_use]
     pub fn between(local: &EndpointParameters, peer: &EndpointParameters) -> Self {
         Self {
@@ -115,20 +115,20 @@ impl Agreed {
     }
 }
 
-/// A connection both sides are ready to use.
+/// A connection that both sides are ready to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Established {
-    /// Our endpoint.
+    /// The endpoint of this side.
     pub local: Endpoint,
-    /// The peer's.
+    /// The endpoint of the peer.
     pub peer: Endpoint,
     /// The settings that both use.
     pub agreed: Agreed,
-    /// The instance that is the peer.
+    /// The instance of the peer.
     pub peer_instance: InstanceId,
-    /// The version of the wire format that was spoken.
+    /// The version of the wire format in use.
     pub version: u8,
-    /// The key that the peer proved to have; `None` where this side goes without.
+    /// The key that the peer proved to have; `None` if this side has no keys.
     pub key: Option<KeyId>,
 }

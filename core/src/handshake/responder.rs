@@ -1,4 +1,4 @@
-//! The side that listens: one handshake with one peer.
+//! The listening side: one handshake with one peer.
 
 use heapless::Vec;
 
@@ -16,20 +16,20 @@ use crate::{Deadline, Instant};
 /// Settings of a responder, given once at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponderConfig {
-    /// The instance of the listener, as its handle has it.
+    /// The instance of the listener, as in its handle.
     pub instance: InstanceId,
-    /// Random for each attempt.
+    /// A random number, new for each attempt.
     pub nonce: Nonce,
-    /// How long it may take.
+    /// The time limits.
     pub timing: Timing,
-    /// Versions that it may speak, of those that this code implements. Default all of them. A side that has keys speaks
-    /// no version without them, whatever stands here.
+    /// The versions that this side may speak, among those that this code implements. Default: all of them. A side with keys
+    /// never speaks a version without authentication, even if it is listed here.
     pub versions: VersionRange,
 }
 
-/// The state machine of the side that listens; see the [module](super) for the flow.
+/// The state machine of the listening side; see the [module](super) for the flow.
 ///
-/// About 10 KiB, with keys and a transcript: it holds a frame being read, unsent bytes, and both sides' rails.
+/// It has about 10 KiB with keys and a transcript: a frame being read, unsent bytes, and both sides' rails.
 #[derive(Clone, Debug)]
 pub struct Responder<A: Authenticator = Unauthenticated> {
     session: Session<A::Transcript>,
@@ -43,7 +43,7 @@ pub struct Responder<A: Authenticator = Unauthenticated> {
 }
 
 impl Responder {
-    /// Starts a handshake without keys on a stream that was accepted.
+    /// Starts a handshake without keys on an accepted stream.
     ///
     /// `rails` is the complete list of this side's rails, in its order of preference.
     ///
@@ -59,7 +59,7 @@ impl Responder {
 }
 
 impl<A: Authenticator> Responder<A> {
-    /// Starts a handshake with these keys, as [`Responder::new`] does without.
+    /// Starts a handshake with these keys; see [`Responder::new`].
     ///
     /// # Errors
     /// There are more rails than a frame may list.
@@ -82,9 +82,9 @@ impl<A: Authenticator> Responder<A> {
         })
     }
 
-    /// Moves as far as bytes, room and the caller's answers allow.
+    /// Advances as far as received bytes, room for sending and the caller's answers allow.
     ///
-    /// Bytes that arrived in time count even if this call is late. After a deadline, the machine waits for nothing
+    /// Bytes that arrived in time count even if this call is late. After a deadline, the machine does not wait any
     /// more.
     pub fn poll<I: Io + ?Sized>(&mut self, now: Instant, io: &mut I) -> Step {
         if self.session.end().is_none() {
@@ -98,25 +98,25 @@ impl<A: Authenticator> Responder<A> {
         self.step()
     }
 
-    /// When to poll again at the latest.
+    /// The latest time to poll again.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         self.session.deadline()
     }
 
-    /// Whether there are bytes to be sent: if so, the caller waits for room, too.
+    /// Whether there are unsent bytes. If so, the caller waits for room, too.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.session.has_unsent()
     }
 
-    /// The peer's complete list of rails, empty before its Hello has come.
+    /// The peer's complete list of rails, empty before its Hello arrives.
     #[must_use]
     pub fn peer_rails(&self) -> &[AdvertisedRail] {
         &self.peer_rails
     }
 
-    /// The instance the peer says it is, `None` before its Hello has come. With keys it is proven once the Connect is.
+    /// The instance that the peer reports; `None` before its Hello arrives. With keys, a valid Connect proves it.
     #[must_use]
     pub fn peer_instance(&self) -> Option<InstanceId> {
         self.hello.map(|(hello, _)| hello.initiator)
@@ -127,7 +127,7 @@ impl<A: Authenticator> Responder<A> {
     /// `local` has the settings of this side's port; the peer gets the lower MTU of both.
     ///
     /// # Errors
-    /// It is not the time for it, the rail is not the one the peer chose, or the endpoint is outside the wire's range.
+    /// This is not the stage for it, the peer chose another rail, or a field of the endpoint is outside its range on the wire.
     pub fn accept(&mut self, now: Instant, local: Endpoint) -> Result<(), Misuse> {
         self.session.expect_stage(Stage::Prepare)?;
         let no_such_rail = Misuse::NoSuchLocalRail(local.rail);
@@ -156,7 +156,7 @@ impl<A: Authenticator> Responder<A> {
         Ok(())
     }
 
-    /// Gives up at any time; the next poll sends the reason to the peer.
+    /// Rejects the connection, at any stage. The next poll sends the reason to the peer.
     ///
     /// # Errors
     /// The handshake is over already.
@@ -196,13 +196,13 @@ impl<A: Authenticator> Responder<A> {
                     self.session.say(ready, FrameKind::Ready);
                     self.session.enter(now, Stage::LastWrite);
                 }
-                // `exchange` lets only the awaited kind pass, and this side awaits the three above.
+                // `exchange` returns only the awaited kind, and this side awaits only the three above.
                 other => return Err(Cause::UnexpectedFrame(other.kind())),
             }
             self.session.take();
         }
         if self.session.stage() == Stage::LastWrite {
-            // Not read on: what the peer sends after the handshake is not ours.
+            // No more is read: bytes after the handshake do not belong to it.
             self.session.flush(io)?;
             if !self.session.has_unsent() {
                 self.session.finish(self.established()?);
@@ -212,8 +212,8 @@ impl<A: Authenticator> Responder<A> {
         self.session.check_deadline(now)
     }
 
-    /// A Hello has to name a key of ours if we have any, and none if we have none. It proves nothing yet: the Connect
-    /// does.
+    /// Checks that a Hello names a key of this side if it has any, and none if it has none. The proof comes with the
+    /// Connect.
     fn check_key(&mut self, hello: &Hello) -> Result<(), Cause> {
         let Some(key) = hello.key else {
             return match self.keys.sending() {
@@ -227,7 +227,7 @@ impl<A: Authenticator> Responder<A> {
         Ok(())
     }
 
-    /// A Connect has to name rails that both sides listed.
+    /// Checks that a Connect names rails that both sides listed.
     fn check_connect(&self, connect: &Connect) -> Result<(), Cause> {
         let mismatch = |field| {
             Err(Cause::Wire(WireError::in_endpoint(
@@ -262,7 +262,7 @@ impl<A: Authenticator> Responder<A> {
         }
     }
 
-    /// Returns the outcome of the handshake. A Ready that comes before all of it is known is out of turn.
+    /// Returns the outcome of the handshake. A Ready that arrives before all parts of it are known is out of turn.
     fn established(&self) -> Result<Established, Cause> {
         self.outcome().ok_or(Cause::UnexpectedFrame(FrameKind::Ready))
     }
@@ -280,7 +280,7 @@ impl<A: Authenticator> Responder<A> {
     }
 }
 
-/// A Hello has to name this listener, if it names one, and a version of ours; returns the version to speak.
+/// Checks that a Hello names this listener, if any, and a version of this side. Returns the version to speak.
 fn check_hello(config: &ResponderConfig, hello: &Hello) -> Result<u8, Cause> {
     let (ours, theirs) = (config.versions, hello.versions);
     let version = ours.common(theirs).ok_or(Cause::Version { ours, theirs })?;

@@ -1,4 +1,4 @@
-//! Common parts of both machines: frames over a stream, the stage, its deadlines, the way to fail.
+//! The common parts of both machines: frames over a stream, the stage, its deadlines, and failing.
 
 use heapless::Vec;
 
@@ -11,16 +11,16 @@ use crate::wire::{
 };
 use crate::{Deadline, Instant};
 
-/// All bytes that one side ever sends in a handshake: its rails, its endpoint, Ready, a Reject.
+/// The maximum number of bytes that one side sends in a handshake: its rails, its endpoint, Ready, a Reject.
 ///
 /// A peer that answers before it has read a frame cannot make this side send more.
 const UNSENT_BYTES_MAX: usize =
     FRAME_BYTES_MAX + ENDPOINT_FRAME_BYTES_MAX + READY_FRAME_BYTES_MAX + REJECT_FRAME_BYTES;
 
-/// Offset of the version in the header of a frame.
+/// The offset of the version in the header of a frame.
 const VERSION_OFFSET: usize = 4;
 
-/// The bytes of a stream as frames, read one at a time and never beyond its end.
+/// The bytes of a stream as frames, read one at a time, and never beyond the end of a frame.
 #[derive(Clone, Debug)]
 struct FrameStream {
     received: [u8; FRAME_BYTES_MAX],
@@ -65,7 +65,7 @@ impl FrameStream {
         Ok(())
     }
 
-    /// Reads on; returns whether a whole frame is there.
+    /// Reads more bytes. Returns whether a complete frame was received.
     fn receive<I: Io + ?Sized>(&mut self, io: &mut I) -> Result<bool, Cause> {
         loop {
             let wanted = if self.received_bytes < FRAME_HEADER_BYTES {
@@ -75,7 +75,7 @@ impl FrameStream {
                     .map_err(Cause::Wire)?
                     .frame_bytes()
             };
-            // A header that was accepted announces no more than the buffer holds.
+            // An accepted header never announces more bytes than the buffer has.
             let room = self
                 .received
                 .get_mut(self.received_bytes..wanted)
@@ -93,7 +93,7 @@ impl FrameStream {
         }
     }
 
-    /// Bytes that were received and not taken.
+    /// The received bytes that were not taken yet.
     fn received(&self) -> &[u8] {
         self.received.get(..self.received_bytes).unwrap_or_default()
     }
@@ -102,7 +102,7 @@ impl FrameStream {
         Frame::parse(self.received()).map_err(Cause::Wire)
     }
 
-    /// Whether what lies in the receive buffer is a whole Reject.
+    /// The Reject in the receive buffer, if it is a complete one.
     fn rejection(&self) -> Option<Reject> {
         match self.frame() {
             Ok(Frame::Reject(reject)) => Some(reject),
@@ -116,7 +116,7 @@ impl FrameStream {
 pub(super) struct Session<T> {
     stream: FrameStream,
     role: Role,
-    /// Version of the frames after Welcome, once it is chosen.
+    /// The version of all frames from Welcome on, after it is chosen.
     version: Option<u8>,
     /// Transcript of both sides under the key that proves it; `None` without a key, or before one is agreed.
     proven: Option<Proven<T>>,
@@ -124,7 +124,7 @@ pub(super) struct Session<T> {
     stage: Stage,
     stage_deadline: Deadline,
     whole_deadline: Deadline,
-    /// How it ended, if it did.
+    /// The outcome, if the handshake is over.
     end: Option<Result<Established, HandshakeError>>,
 }
 
@@ -177,24 +177,24 @@ impl<T: Transcript> Session<T> {
         self.stream.queue(&frame);
     }
 
-    /// From here on, both sides prove their frames.
+    /// From now on, both sides prove their frames with this transcript.
     pub(super) fn prove_by(&mut self, transcript: T) {
         self.proven = Some(Proven::new(transcript));
     }
 
-    /// Takes a received frame without a tag into the transcript.
+    /// Appends a received frame without a tag to the transcript.
     pub(super) fn absorb_received(&mut self) {
         if let Some(proven) = &mut self.proven {
             proven.absorb(self.stream.received());
         }
     }
 
-    /// From here on, both speak this version.
+    /// From now on, both sides speak this version.
     pub(super) const fn speak(&mut self, version: u8) {
         self.version = Some(version);
     }
 
-    /// Returns the version that both speak: the oldest one until it is known.
+    /// Returns the version that both sides speak; the oldest version until it is chosen.
     pub(super) fn version(&self) -> u8 {
         self.version.unwrap_or(VERSION_OLDEST)
     }
@@ -203,29 +203,29 @@ impl<T: Transcript> Session<T> {
         self.end = Some(Ok(established));
     }
 
-    /// The frame that [`Self::exchange`] said is there.
+    /// The frame that [`Self::exchange`] received.
     pub(super) fn frame(&self) -> Result<Frame<'_>, Cause> {
         self.stream.frame()
     }
 
-    /// Makes room for the next frame.
+    /// Drops the received frame, to make room for the next one.
     pub(super) const fn take(&mut self) {
         self.stream.received_bytes = 0;
     }
 
-    /// Sends what is unsent, as far as there is room.
+    /// Sends unsent bytes, as far as there is room.
     pub(super) fn flush<I: Io + ?Sized>(&mut self, io: &mut I) -> Result<(), Cause> {
         self.stream.flush(io)
     }
 
-    /// Sends unsent bytes and reads waiting bytes; returns whether the awaited frame has come.
+    /// Sends unsent bytes and reads waiting bytes. Returns whether the awaited frame was received.
     ///
-    /// A Reject is an error at any stage, as is any other frame that is not the one awaited.
+    /// A Reject is an error at any stage, and so is any other frame than the awaited one.
     pub(super) fn exchange<I: Io + ?Sized>(&mut self, io: &mut I) -> Result<bool, Cause> {
         let flushed = self.stream.flush(io);
         let received = self.stream.receive(io);
         if let Some(reject) = self.stream.rejection() {
-            // A peer that rejects also closes the stream: its Reject counts for more than the failure of our write.
+            // A peer that rejects also closes the stream, so its Reject takes precedence over a failed write.
             return Err(Cause::RejectedByPeer(reject));
         }
         flushed?;
@@ -241,7 +241,7 @@ impl<T: Transcript> Session<T> {
         Ok(true)
     }
 
-    /// A frame has to be in the version that was chosen.
+    /// Checks that a frame has the chosen version.
     fn check_version(&self) -> Result<(), Cause> {
         let header = FrameHeader::parse(self.stream.received()).map_err(Cause::Wire)?;
         match self.version {
@@ -255,8 +255,8 @@ impl<T: Transcript> Session<T> {
         }
     }
 
-    /// With a key, a frame has to prove that its sender has it. Without a key, a proof cannot be checked and is an
-    /// error.
+    /// Checks the proof of a frame. With a key, each frame needs a valid proof. Without a key, a proof cannot be
+    /// checked, and is an error.
     fn check_tag(&mut self, kind: FrameKind) -> Result<(), Cause> {
         let (covered, tag) = Tag::split(self.stream.received());
         match (&mut self.proven, tag) {
@@ -278,7 +278,7 @@ impl<T: Transcript> Session<T> {
         }
     }
 
-    /// Whether the time of this stage, or of the whole, is up.
+    /// Fails if the time limit of this stage, or of the whole handshake, has passed.
     pub(super) fn check_deadline(&self, now: Instant) -> Result<(), Cause> {
         if self.whole_deadline.has_passed(now) {
             return Err(Cause::WholeTimedOut);
@@ -289,7 +289,7 @@ impl<T: Transcript> Session<T> {
         Ok(())
     }
 
-    /// Fails for good, and leaves a Reject to be sent if the peer does not know.
+    /// Ends the handshake with an error, and queues a Reject if the peer does not know of it.
     pub(super) fn fail(&mut self, cause: Cause) -> HandshakeError {
         let error = HandshakeError {
             stage: self.stage,
@@ -304,15 +304,15 @@ impl<T: Transcript> Session<T> {
         error
     }
 
-    /// Sends what is left after the end, if the stream still takes it.
+    /// Sends the remaining bytes after the end, if the stream still accepts them.
     pub(super) fn flush_after_end<I: Io + ?Sized>(&mut self, io: &mut I) {
         if self.stream.flush(io).is_err() {
-            // The end is known already; no further failure is reported.
+            // The outcome is known already, so this failure is not reported.
             self.stream.unsent.clear();
         }
     }
 
-    /// Refuses a call of the caller that is not this stage's.
+    /// Refuses a call of the caller that does not belong to this stage.
     pub(super) fn expect_stage(&self, stage: Stage) -> Result<(), Misuse> {
         if self.end.is_some() {
             return Err(Misuse::Over);
@@ -324,7 +324,7 @@ impl<T: Transcript> Session<T> {
         }
     }
 
-    /// Gives up on the caller's behalf.
+    /// Rejects the connection for the caller.
     pub(super) fn reject(&mut self, reject: Reject) -> Result<(), Misuse> {
         if self.end.is_some() {
             return Err(Misuse::Over);

@@ -1,4 +1,4 @@
-//! Requests for resources of a device, and the limits that it grants.
+//! Configurations of a device's resources, and the limits that the device grants.
 
 use crate::remote::RemoteAccess;
 use crate::{Gid, Mtu, Psn, Qpn};
@@ -8,17 +8,17 @@ use super::PlacementConfig;
 /// Registered memory cut into slots of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaConfig {
-    /// How many slots, at least one.
+    /// The number of slots, at least one.
     pub slots: u32,
-    /// The capacity of each in bytes, at least one. A provider may round it up to keep
-    /// slots on cache lines of their own.
+    /// The capacity of each slot in bytes, at least one. A provider may round it up, so that
+    /// slots do not share cache lines.
     pub slot_bytes: u32,
     /// The NUMA node, the pages and the lock of its memory.
     pub placement: PlacementConfig,
 }
 
 impl ArenaConfig {
-    /// So many slots of so many bytes, placed as by default.
+    /// An arena of `slots` slots of `slot_bytes`, with the default placement.
     #[must_use]
     pub const fn new(slots: u32, slot_bytes: u32) -> Self {
         Self {
@@ -32,16 +32,16 @@ impl ArenaConfig {
 /// Configuration of a window: memory that peers may access by WRITE, READ and atomics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowConfig {
-    /// Its size in bytes, at least one.
+    /// The size in bytes, at least one.
     pub bytes: usize,
-    /// The rights of peers on it.
+    /// The rights of peers.
     pub remote: RemoteAccess,
     /// The NUMA node, the pages and the lock of its memory.
     pub placement: PlacementConfig,
 }
 
 impl WindowConfig {
-    /// So many bytes, placed as by default.
+    /// A window of `bytes` bytes, with the default placement.
     #[must_use]
     pub const fn new(bytes: usize, remote: RemoteAccess) -> Self {
         Self {
@@ -52,62 +52,63 @@ impl WindowConfig {
     }
 }
 
-/// A completion queue.
+/// The configuration of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionQueueConfig {
-    /// How many completions it must hold, at least one; the device may grant more.
+    /// The number of completions that it must hold, at least one; the device may grant more.
     pub depth: u32,
-    /// Whether it can be armed to notify through a file descriptor.
+    /// Whether it can be armed for notifications through a file descriptor.
     pub notify: bool,
 }
 
-/// A shared receive queue.
+/// The configuration of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedReceiveQueueConfig {
-    /// Receives posted at most, at least one.
+    /// The maximum number of posted receives, at least one.
     pub depth: u32,
-    /// Scatter elements of a receive at most, up to [`super::GATHER_MAX`].
+    /// The maximum number of scatter elements of a receive, up to [`super::GATHER_MAX`].
     pub scatter_max: u8,
 }
 
-/// A reliable-connection queue pair.
+/// The configuration of a reliable-connection queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairConfig {
-    /// The number its completions carry: unique among the live queue pairs of either
-    /// completion queue, below [`crate::work_id::CHANNELS_MAX`].
+    /// The number that its completions carry: unique among the live queue pairs of each of its
+    /// completion queues, below [`crate::work_id::CHANNELS_MAX`].
     pub channel: u32,
-    /// Requests in flight at most on the send queue.
+    /// The maximum number of requests in flight on the send queue.
     pub send_depth: u32,
-    /// Receives posted at most; zero on a shared receive queue, where it has none of its own.
+    /// The maximum number of posted receives; zero with a shared receive queue.
     pub receive_depth: u32,
-    /// Gather elements of a send request at most, up to [`super::GATHER_MAX`].
+    /// The maximum number of gather elements of a send request, up to [`super::GATHER_MAX`].
     pub gather_max: u8,
-    /// Scatter elements of a receive at most, up to [`super::GATHER_MAX`]; zero on a shared
-    /// receive queue.
+    /// The maximum number of scatter elements of a receive, up to [`super::GATHER_MAX`]; zero with a
+    /// shared receive queue.
     pub scatter_max: u8,
-    /// Bytes a request may carry inline at most. A device that takes fewer grants 96 or 64 ([`QueuePairLimits`]) instead of refusing.
+    /// The maximum number of inline bytes of a request. A device with a lower limit may grant only 96 or 64 ([`QueuePairLimits`])
+    /// instead of refusing.
     pub inline_bytes_max: u32,
 }
 
-/// A datagram queue pair.
+/// The configuration of a datagram queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramConfig {
-    /// The number its completions carry, as of [`QueuePairConfig::channel`].
+    /// The number that its completions carry, as for [`QueuePairConfig::channel`].
     pub channel: u32,
-    /// Requests in flight at most on the send queue.
+    /// The maximum number of requests in flight on the send queue.
     pub send_depth: u32,
-    /// Receives posted at most.
+    /// The maximum number of posted receives.
     pub receive_depth: u32,
-    /// Gather elements of a send request at most, up to [`super::GATHER_MAX`].
+    /// The maximum number of gather elements of a send request, up to [`super::GATHER_MAX`].
     pub gather_max: u8,
-    /// Bytes a request may carry inline at most.
+    /// The maximum number of inline bytes of a request.
     pub inline_bytes_max: u32,
-    /// Address handles at most: peers that it sends to. At least one, and at most 65,536.
+    /// The maximum number of address handles, and so of peers that it sends to: 1 to 65,536.
     pub addresses_max: u32,
 }
 
 impl DatagramConfig {
-    /// The queues it has: a receive scatters into the header's place and one slot.
+    /// The configuration of its queues: a receive scatters into the place of the header and one slot.
     #[must_use]
     pub const fn queues(&self) -> QueuePairConfig {
         QueuePairConfig {
@@ -121,41 +122,41 @@ impl DatagramConfig {
     }
 }
 
-/// Limits granted to a queue pair: at least the ones requested.
+/// The limits granted to a queue pair: at least the requested ones, except possibly `inline_bytes_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairLimits {
-    /// Requests in flight at most on the send queue.
+    /// The maximum number of requests in flight on the send queue.
     pub send_depth: u32,
-    /// Receives posted at most.
+    /// The maximum number of posted receives.
     pub receive_depth: u32,
-    /// Gather elements of a send request at most.
+    /// The maximum number of gather elements of a send request.
     pub gather_max: u8,
-    /// Scatter elements of a receive at most.
+    /// The maximum number of scatter elements of a receive.
     pub scatter_max: u8,
-    /// Bytes a request may carry inline at most.
+    /// The maximum number of inline bytes of a request.
     pub inline_bytes_max: u32,
 }
 
-/// Address of the peer and the route of packets to it.
+/// The address of the peer, and the route of packets to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
     /// The peer's GID.
     pub destination: Gid,
-    /// The index of our own GID in the port's table.
+    /// The index of the local GID in the port's table.
     pub source_gid_index: u8,
-    /// Our port, from 1.
+    /// The local port, from 1.
     pub port: u8,
     /// The IP time to live.
     pub hop_limit: u8,
     /// The IP traffic class: DSCP in the upper six bits.
     pub traffic_class: u8,
-    /// The IPv6 flow label, 20 bits; spreads paths by the UDP source port on some devices.
+    /// The IPv6 flow label, 20 bits. On some devices it selects the UDP source port, which spreads paths.
     pub flow_label: u32,
     /// The service level, 4 bits.
     pub service_level: u8,
 }
 
-/// INIT to RTR.
+/// The attributes of the transition from INIT to RTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyToReceive {
     /// The address of the peer.
@@ -164,25 +165,25 @@ pub struct ReadyToReceive {
     pub path_mtu: Mtu,
     /// The peer's queue pair.
     pub destination_qpn: Qpn,
-    /// The first PSN the peer will send.
+    /// The first PSN that the peer sends.
     pub receive_psn: Psn,
-    /// READs and atomics of the peer outstanding at most.
+    /// The maximum number of outstanding READs and atomics of the peer.
     pub max_dest_rd_atomic: u8,
-    /// How long a receiver-not-ready answer asks the peer to wait, as its 5-bit code.
+    /// The time that a receiver-not-ready NAK asks the peer to wait, as its 5-bit code.
     pub min_rnr_timer: u8,
 }
 
-/// RTR to RTS.
+/// The attributes of the transition from RTR to RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyToSend {
-    /// The first PSN we will send.
+    /// The first PSN that this side sends.
     pub send_psn: Psn,
-    /// Our READs and atomics outstanding at most.
+    /// The maximum number of outstanding READs and atomics of this side.
     pub max_rd_atomic: u8,
-    /// The acknowledgement timeout: 4.096 us * 2^timeout; 0 is for ever and not allowed here.
+    /// The acknowledgement timeout: 4.096 us * 2^timeout. 0 would be infinite, and is not allowed.
     pub timeout: u8,
-    /// How often to retry without an acknowledgement, 0..=7.
+    /// The number of retransmissions without an acknowledgement, 0..=7.
     pub retry_count: u8,
-    /// How often to retry when the receiver is not ready, 0..=6; 7 is without end.
+    /// The number of retransmissions when the receiver is not ready, 0..=6; 7 is unlimited.
     pub rnr_retry: u8,
 }

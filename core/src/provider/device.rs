@@ -1,4 +1,4 @@
-//! Set-up: devices, contexts, protection domains, queue pairs and their state.
+//! Set-up: devices, contexts, protection domains, queue pairs and their states.
 
 use core::fmt;
 use core::ops::Range;
@@ -19,13 +19,13 @@ pub trait Provider: Send + Sync + Sized + 'static {
     type Context: Context<Self>;
     /// A protection domain.
     type ProtectionDomain: ProtectionDomain<Self>;
-    /// Owned pieces of registered memory.
+    /// An owned piece of registered memory.
     type Slot: Slot;
     /// Registered memory cut into slots.
     type Arena: Arena<Slot = Self::Slot>;
-    /// Memory a peer may reach.
+    /// Memory that a peer may access.
     type Window: Window;
-    /// A completion, as polled.
+    /// A completion.
     type Completion: Completion;
     /// A completion queue.
     type CompletionQueue: CompletionQueue<Completion = Self::Completion>;
@@ -35,7 +35,7 @@ pub trait Provider: Send + Sync + Sized + 'static {
     type SendQueue: SendQueue<Slot = Self::Slot, Window = Self::Window, Completion = Self::Completion>;
     /// The receive half of a queue pair.
     type ReceiveQueue: ReceiveQueue<Slot = Self::Slot, Completion = Self::Completion>;
-    /// Receives that several queue pairs take from.
+    /// A queue of receives that several queue pairs share.
     type SharedReceiveQueue: SharedReceiveQueue<Slot = Self::Slot, Completion = Self::Completion>;
     /// The control side of a datagram queue pair.
     type DatagramQueuePair: DatagramQueuePair;
@@ -44,11 +44,11 @@ pub trait Provider: Send + Sync + Sized + 'static {
     /// The receive half of a datagram queue pair.
     type DatagramReceiveQueue: DatagramReceiveQueue<Slot = Self::Slot, Completion = Self::Completion>;
 
-    /// Looks at every port of every device, usable or not.
+    /// Reports every port of every device, usable or not.
     ///
     /// # Errors
-    /// The list of devices could not be had. A device, or one of its ports, that fails by itself is left out and
-    /// passed to `failed` with the device's name. Its other ports are found.
+    /// The devices could not be listed. If a device or one of its ports fails, only that one is left out, and
+    /// passed to `failed` with the device's name.
     fn scan(
         &self,
         found: &mut dyn FnMut(&PortReport),
@@ -58,36 +58,36 @@ pub trait Provider: Send + Sync + Sized + 'static {
     /// Opens a device by its name.
     ///
     /// # Errors
-    /// There is none of that name (`ENODEV`), or it cannot be opened.
+    /// No device has this name (`ENODEV`), or it cannot be opened.
     fn open(&self, device: &str) -> Result<Self::Context, ProviderError>;
 }
 
 /// Limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// Requests on one queue.
+    /// The maximum number of requests on one queue.
     pub queue_depth_max: u32,
-    /// Receives on one shared receive queue; zero where the device has none.
+    /// The maximum number of receives on a shared receive queue; zero if the device has no such queues.
     pub shared_receive_depth_max: u32,
-    /// Scatter elements of a receive on a shared receive queue.
+    /// The maximum number of scatter elements of a receive on a shared receive queue.
     pub shared_segments_max: u32,
-    /// Completions in one queue.
+    /// The maximum number of completions in one queue.
     pub completion_depth_max: u32,
-    /// Gather or scatter elements of a request.
+    /// The maximum number of gather or scatter elements of a request.
     pub segments_max: u32,
-    /// READs and atomics outstanding as requester, per queue pair.
+    /// The maximum number of outstanding READs and atomics as requester, for each queue pair.
     pub max_rd_atomic: u8,
-    /// READs and atomics outstanding as responder, per queue pair.
+    /// The maximum number of outstanding READs and atomics as responder, for each queue pair.
     pub max_dest_rd_atomic: u8,
-    /// Whether it has atomics.
+    /// Whether the device has atomics.
     pub atomics: bool,
-    /// Operations whose memory it can page on demand; empty where it has no on-demand paging.
+    /// The operations whose memory the device can page on demand; empty without on-demand paging.
     pub on_demand: OnDemand,
 }
 
-/// An open device, and the clock of its host: [`CompletionQueue::sleep`] sleeps by it.
+/// An open device, and the clock of its host, which [`CompletionQueue::sleep`] uses.
 pub trait Context<P: Provider>: Clock + Send + Sync + Sized + 'static {
-    /// Its limits.
+    /// The limits of the device.
     fn limits(&self) -> DeviceLimits;
 
     /// Makes a protection domain.
@@ -99,23 +99,23 @@ pub trait Context<P: Provider>: Clock + Send + Sync + Sized + 'static {
     /// Makes a completion queue.
     ///
     /// # Errors
-    /// The device refused, or has no notification where that was asked for.
+    /// The device refused, or has no notification although it was requested.
     fn completion_queue(&self, config: &CompletionQueueConfig) -> Result<P::CompletionQueue, ProviderError>;
 
-    /// Looks at one of its ports now.
+    /// Queries one port.
     ///
     /// # Errors
     /// There is no such port, or the device refused.
     fn port(&self, port: u8) -> Result<PortReport, ProviderError>;
 
-    /// Bytes of one request at most, on one of its ports.
+    /// The maximum number of bytes of a request on a port.
     ///
     /// # Errors
     /// As for [`Context::port`].
     fn request_bytes_max(&self, port: u8) -> Result<u32, ProviderError>;
 
-    /// The file descriptor that becomes readable when an asynchronous event waits, where
-    /// the provider has one.
+    /// The file descriptor that becomes readable when an asynchronous event waits, if the
+    /// provider has one.
     fn event_fd(&self) -> Option<i32>;
 
     /// Takes the next asynchronous event, without blocking.
@@ -125,25 +125,25 @@ pub trait Context<P: Provider>: Clock + Send + Sync + Sized + 'static {
     fn next_event(&self) -> Result<Option<AsyncEvent>, ProviderError>;
 }
 
-/// Something the device says of its own accord. Source: `ibv_get_async_event(3)`.
+/// An asynchronous event of the device. Source: `ibv_get_async_event(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A queue pair can no longer work; carries its number.
+    /// A queue pair failed; carries its number.
     QueuePairFatal(Qpn),
     /// A queue pair refused a peer's access; carries its number.
     QueuePairAccess(Qpn),
     /// A queue pair refused a peer's request; carries its number.
     QueuePairRequest(Qpn),
-    /// The first packet came on a queue pair that was only ready to receive.
+    /// The first packet arrived on a queue pair in RTR.
     CommunicationEstablished(Qpn),
     /// The send queue of a queue pair drained.
     SendQueueDrained(Qpn),
-    /// A queue pair on a shared receive queue will take no more receives.
+    /// A queue pair on a shared receive queue will consume no more receives.
     LastReceiveReached(Qpn),
-    /// Fewer receives are left on a shared receive queue than its limit, which is off now.
+    /// A shared receive queue has fewer receives than its limit. The limit is now off.
     SharedReceiveLimit(SharedReceiveId),
-    /// A shared receive queue can no longer work.
+    /// A shared receive queue failed.
     SharedReceiveFatal(SharedReceiveId),
     /// A completion queue overran, or failed.
     CompletionQueueError,
@@ -159,32 +159,32 @@ pub enum AsyncEvent {
     Other(u32),
 }
 
-/// Isolation of connections and memory: only resources of one domain can be used together.
+/// A protection domain: only resources of the same domain can be used together.
 pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
-    /// Returns the number that distinguishes it from other domains.
+    /// Returns the id of the domain.
     fn id(&self) -> DomainId;
 
-    /// Registers memory made for it, cut into slots.
+    /// Allocates and registers memory that is cut into slots.
     ///
     /// # Errors
-    /// The sizes are zero or overflow (`EINVAL`), memory could not be had or registered, or
-    /// not of the kind that is required.
+    /// The sizes are zero or overflow (`EINVAL`), memory could not be allocated or registered, or
+    /// a required placement could not be met.
     fn arena(&self, config: &ArenaConfig) -> Result<P::Arena, MemoryError>;
 
-    /// Registers zeroed memory that peers may reach.
+    /// Allocates and registers zeroed memory that peers may access.
     ///
     /// # Errors
-    /// The size is zero (`EINVAL`), memory could not be had or registered, or not of the
-    /// kind that is required.
+    /// The size is zero (`EINVAL`), memory could not be allocated or registered, or a required
+    /// placement could not be met.
     fn window(&self, config: &WindowConfig) -> Result<P::Window, MemoryError>;
 
-    /// Registers a part of a window's memory once more, in this domain, with a key and rights of its own. The window may be of this
-    /// domain, or of another, even of another device of this host.
+    /// Registers a part of a window's memory once more, in this domain, with a separate key and separate rights. The window may belong
+    /// to this domain or another, also of another device of this host.
     ///
-    /// The memory stays until the last window of it is gone. Dropping one takes away the rights of that one alone.
+    /// The memory stays until its last window is gone. Dropping a window withdraws only its own rights.
     ///
     /// # Errors
-    /// The part is empty or does not lie within the window (`EINVAL`), or the device refused.
+    /// The part is empty or not within the window (`EINVAL`), or the device refused.
     fn window_of(
         &self,
         window: &P::Window,
@@ -204,25 +204,25 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
         config: &QueuePairConfig,
     ) -> Result<QueuePairParts<P>, ProviderError>;
 
-    /// Makes a queue of receives for several queue pairs, which complete into this queue
-    /// whichever of them takes them. Reckon its depth into that of the completion queue.
+    /// Makes a queue of receives for several queue pairs. All of its receives complete into this
+    /// completion queue, whose depth has to include them.
     ///
     /// # Errors
     /// The sizes are zero or too large, or the completion queue belongs to another device
-    /// (`EINVAL`); a million were made on the completion queue (`EBUSY`); the device refused, or
-    /// has no such queues (`EOPNOTSUPP`).
+    /// (`EINVAL`). A million such queues were made on the completion queue (`EBUSY`). Or the device
+    /// refused, or does not support them (`EOPNOTSUPP`).
     fn shared_receive_queue(
         &self,
         receive_completions: &P::CompletionQueue,
         config: &SharedReceiveQueueConfig,
     ) -> Result<P::SharedReceiveQueue, ProviderError>;
 
-    /// Makes a reliable-connection queue pair in RESET that takes its receives from a shared
-    /// receive queue, and completes them into the completion queue of that.
+    /// Makes a reliable-connection queue pair in RESET that consumes receives of a shared
+    /// receive queue. They complete into the completion queue of the shared queue.
     ///
     /// # Errors
     /// The channel is not unique on the send completion queue (`EEXIST`). One of the queues belongs to another device,
-    /// the shared one belongs to another domain, or the config asks for receives of its own (`EINVAL`). Or the device
+    /// the shared queue belongs to another domain, or the config asks for separate receives (`EINVAL`). Or the device
     /// refused.
     fn queue_pair_on(
         &self,
@@ -231,13 +231,12 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
         config: &QueuePairConfig,
     ) -> Result<SharedQueuePairParts<P>, ProviderError>;
 
-    /// Makes a reliable-connection queue pair in RESET of what its completion queues promised before, each on its
-    /// own thread: making it takes the device long, and this may be another.
+    /// Makes a reliable-connection queue pair in RESET from claims. The polling threads get the claims from their
+    /// completion queues, and another thread makes the queue pair, since that takes the device long.
     ///
     /// # Errors
-    /// The claims are of another channel than the config says, of another kind, device or domain, or the
-    /// config asks for receives where they are shared (`EINVAL`), or the device refused. The claims are
-    /// given up.
+    /// The claims are for another channel than the config, or of another kind, device or domain; or the config
+    /// asks for receives although they are shared (`EINVAL`). Or the device refused. The claims are dropped.
     fn queue_pair_of(
         &self,
         sends: <P::CompletionQueue as CompletionQueue>::Claim,
@@ -245,11 +244,11 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
         config: &QueuePairConfig,
     ) -> Result<ClaimedQueuePairParts<P>, ProviderError>;
 
-    /// Makes a datagram queue pair in RESET, with memory for the headers of what it receives.
+    /// Makes a datagram queue pair in RESET, with memory for the headers of received datagrams.
     ///
     /// # Errors
-    /// As for [`ProtectionDomain::queue_pair`]; the number of address handles cannot be (`EINVAL`), or
-    /// the memory could not be had.
+    /// As for [`ProtectionDomain::queue_pair`]. Or the number of address handles is out of its range (`EINVAL`),
+    /// or the memory could not be allocated.
     fn datagram_queue_pair(
         &self,
         send_completions: &P::CompletionQueue,
@@ -258,12 +257,12 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
     ) -> Result<DatagramPairParts<P>, MemoryError>;
 }
 
-/// Source of the receives of a queue pair that is made of claims.
+/// The receives of a queue pair that is made from claims.
 #[expect(clippy::exhaustive_enums, reason = "verbs know no third")]
 pub enum ReceivesClaim<P: Provider> {
-    /// A queue of its own, that completes here.
+    /// A separate receive queue, which completes into this claim's queue.
     Own(<P::CompletionQueue as CompletionQueue>::Claim),
-    /// A shared one.
+    /// A shared receive queue.
     Shared(<P::SharedReceiveQueue as SharedReceiveQueue>::Claim),
 }
 
@@ -276,14 +275,14 @@ impl<P: Provider> fmt::Debug for ReceivesClaim<P> {
     }
 }
 
-/// A queue pair that was made of claims, taken apart for the threads that use it. It is destroyed
-/// when the last part goes.
+/// The parts of a queue pair that was made from claims, for the threads that use them. The queue
+/// pair is destroyed when the last part is dropped.
 pub struct ClaimedQueuePairParts<P: Provider> {
     /// The control side.
     pub control: P::QueuePair,
     /// The send half.
     pub send: P::SendQueue,
-    /// The receive half; none where receives are shared.
+    /// The receive half; `None` if receives are shared.
     pub receive: Option<P::ReceiveQueue>,
 }
 
@@ -313,8 +312,8 @@ impl<P: Provider> From<SharedQueuePairParts<P>> for ClaimedQueuePairParts<P> {
     }
 }
 
-/// A queue pair, taken apart for the threads that use it. It is destroyed when the last
-/// part goes; only then do slots that never completed go home.
+/// The parts of a queue pair, for the threads that use them. The queue pair is destroyed when the
+/// last part is dropped; only then are slots without a completion returned to their arena.
 pub struct QueuePairParts<P: Provider> {
     /// The control side.
     pub control: P::QueuePair,
@@ -330,8 +329,8 @@ impl<P: Provider> fmt::Debug for QueuePairParts<P> {
     }
 }
 
-/// A queue pair on a shared receive queue, taken apart for the threads that use it. It is
-/// destroyed when the last part goes, and before the shared receive queue is.
+/// The parts of a queue pair on a shared receive queue, for the threads that use them. The queue
+/// pair is destroyed when the last part is dropped, and before the shared receive queue.
 pub struct SharedQueuePairParts<P: Provider> {
     /// The control side.
     pub control: P::QueuePair,
@@ -345,14 +344,14 @@ impl<P: Provider> fmt::Debug for SharedQueuePairParts<P> {
     }
 }
 
-/// A device's promise about the order in which the bytes of one message land. Each variant promises more than the one
-/// before.
+/// A device's guarantee about the order in which the bytes of one message land. Each variant guarantees more than the
+/// one before.
 ///
 /// Source: `ibv_query_qp_data_in_order(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DataInOrder {
-    /// Nothing: only a completion proves that bytes are there.
+    /// No order: only a completion proves that bytes have landed.
     No,
     /// Each block of 128 bytes, aligned to its size, is written in order; blocks are not.
     Aligned128,
@@ -362,18 +361,18 @@ pub enum DataInOrder {
 
 /// The control side of a queue pair.
 pub trait QueuePair: Send + Sized + 'static {
-    /// Its send half.
+    /// The send half.
     type SendQueue;
-    /// Its receive half, where it has receives of its own.
+    /// The receive half, if receives are not shared.
     type ReceiveQueue;
 
-    /// Its number.
+    /// The queue pair number.
     fn qpn(&self) -> Qpn;
 
-    /// Returns the limits that it was granted.
+    /// Returns the granted limits.
     fn limits(&self) -> QueuePairLimits;
 
-    /// RESET to INIT on a port, with the rights of the peer on it.
+    /// RESET to INIT on a port, with the rights of the peer.
     ///
     /// # Errors
     /// Not in RESET (`EINVAL`), or the device refused; nothing changed.
@@ -382,7 +381,7 @@ pub trait QueuePair: Send + Sized + 'static {
     /// INIT to RTR.
     ///
     /// # Errors
-    /// Not in INIT (`EINVAL`), or the device refused: `ETIMEDOUT` where the neighbour does
+    /// Not in INIT (`EINVAL`), or the device refused: `ETIMEDOUT` if the neighbour does
     /// not resolve; nothing changed.
     fn ready_to_receive(&mut self, attributes: &ReadyToReceive) -> Result<(), ProviderError>;
 
@@ -392,49 +391,49 @@ pub trait QueuePair: Send + Sized + 'static {
     /// Not in RTR (`EINVAL`), or the device refused; nothing changed.
     fn ready_to_send(&mut self, attributes: &ReadyToSend) -> Result<(), ProviderError>;
 
-    /// RTS to SQD: requests that have begun go on to their end, and later ones wait. Once none is under way any more,
+    /// RTS to SQD: requests that have begun are finished, and later ones wait. When none is under way any more,
     /// the device reports [`AsyncEvent::SendQueueDrained`].
     ///
     /// # Errors
     /// Not in RTS (`EINVAL`), or the device refused; nothing changed.
     fn drain(&mut self) -> Result<(), ProviderError>;
 
-    /// SQD to RTS: requests that wait go on.
+    /// SQD to RTS: waiting requests continue.
     ///
     /// # Errors
     /// Not in SQD, or requests are still under way (`EINVAL`), or the device refused; nothing changed.
     fn resume(&mut self) -> Result<(), ProviderError>;
 
-    /// Any state to RESET, from where it can be connected anew. Posted requests are forgotten: they make no completion,
-    /// and their slots go home. A completion that is not redeemed before the call is never redeemed.
+    /// Any state to RESET, from which it can be connected again. Posted requests are dropped: they do not complete, and
+    /// their slots return to their arena. A completion that was not redeemed before the call cannot be redeemed any more.
     ///
-    /// Both halves have to be at hand, since the slots are theirs. One on a shared receive queue is not reset: the receives
-    /// it holds would be lost to the others.
+    /// The call needs both halves, which own the slots. A queue pair on a shared receive queue cannot be reset: receives
+    /// that it holds would be lost.
     ///
     /// # Errors
-    /// The halves are another's (`EINVAL`), it was reset a million times (`EBUSY`), or the device refused; no slot went
-    /// home, and it may be tried again.
+    /// The halves belong to another queue pair (`EINVAL`), it was reset a million times (`EBUSY`), or the device refused.
+    /// Then no slot was returned, and the call may be repeated.
     fn reset(
         &mut self,
         send: &mut Self::SendQueue,
         receive: &mut Self::ReceiveQueue,
     ) -> Result<(), ProviderError>;
 
-    /// Any state but RESET to ERR: everything posted is flushed and completes.
+    /// Any state except RESET to ERR: all posted requests are flushed and complete.
     ///
     /// # Errors
     /// In RESET (`EINVAL`), or the device refused.
     fn fail(&mut self) -> Result<(), ProviderError>;
 
-    /// In which order the bytes of a peer's WRITE land in our memory: whether a reader may poll
-    /// the memory itself. It says nothing of the order between two WRITEs.
+    /// The order in which the bytes of a peer's WRITE land in local memory. It decides whether a reader may
+    /// poll the memory itself. It says nothing about the order of two WRITEs.
     ///
     /// Source: `ibv_query_qp_data_in_order(3)`.
     fn data_in_order(&self) -> DataInOrder;
 
-    /// The state the device says it is in.
+    /// Queries the state from the device.
     ///
     /// # Errors
-    /// The device could not be asked.
+    /// The device could not be queried.
     fn state(&self) -> Result<QpState, ProviderError>;
 }

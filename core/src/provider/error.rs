@@ -1,4 +1,4 @@
-//! Errors of the provider traits, by whose fault they are.
+//! Errors of the provider traits, by the party at fault.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -7,12 +7,12 @@ use super::{ATOMIC_BYTES, DomainId, Operation, PostFlags, Slot, Window, WindowRa
 
 /// A call of the provider failed.
 ///
-/// The errno says who can fix it. The call changed nothing.
+/// The errno shows who can fix it. The call changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProviderError {
     /// The call, by its name in the provider's own manual.
     pub call: &'static str,
-    /// The error number it gave.
+    /// The error number.
     pub errno: i32,
 }
 
@@ -36,9 +36,9 @@ pub struct SettingError {
     pub setting: &'static str,
     /// The value of the field.
     pub value: u64,
-    /// The least value.
+    /// The minimum.
     pub value_min: u64,
-    /// The largest value.
+    /// The maximum.
     pub value_max: u64,
 }
 
@@ -80,7 +80,7 @@ impl SettingError {
     }
 }
 
-/// A device, or one port of it, could not be looked at. Its other ports can be used.
+/// A device, or one port of it, could not be queried. Its other ports can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookFailure {
     /// The port; `None` for the device as a whole.
@@ -100,7 +100,7 @@ impl fmt::Display for LookFailure {
 
 impl core::error::Error for LookFailure {}
 
-/// The errors verbs calls give in practice, in words. Source: `errno(3)`, Linux numbers.
+/// Describes the errors that verbs calls return in practice. Source: `errno(3)`, Linux numbers.
 fn describe_errno(call: &str, errno: i32) -> Option<&'static str> {
     Some(match errno {
         1 => "operation not permitted",
@@ -127,83 +127,83 @@ fn describe_errno(call: &str, errno: i32) -> Option<&'static str> {
     })
 }
 
-/// Why a request was not staged.
+/// The reason why a request was not staged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushError {
-    /// Back-pressure: as many requests are in flight as the queue holds. Retire some.
+    /// Backpressure: the maximum number of requests is in flight. Retire some.
     Full,
-    /// Back-pressure: the peer has no receive left for another message. Reported by the data path that counts them,
-    /// never by a provider.
+    /// Backpressure: the peer has no receive left for another message. The data path that counts receives reports this,
+    /// never a provider.
     NoCredit,
-    /// Caller misuse: more bytes than can go inline.
+    /// Caller misuse: more bytes than the inline limit.
     InlineTooLong {
-        /// The bytes asked for.
+        /// The bytes of the request.
         bytes: u32,
-        /// The most the queue pair takes.
+        /// The limit of the queue pair.
         bytes_max: u32,
     },
     /// Caller misuse: more gather elements than the queue pair was made with.
     TooManySegments {
-        /// The elements asked for.
+        /// The elements of the request.
         segments: u8,
-        /// The most the queue pair takes.
+        /// The limit of the queue pair.
         segments_max: u8,
     },
-    /// Caller misuse: an atomic needs exactly one slot, with room for its eight bytes, or one range of eight bytes.
+    /// Caller misuse: an atomic needs exactly one slot of at least eight bytes, or one range of eight bytes.
     AtomicNeedsEightBytes,
-    /// Caller misuse: a request that cannot be inline or from a cell, because it brings data back or is of ranges of windows.
+    /// Caller misuse: a request that cannot be inline or from a cell, because it returns data or names ranges of windows.
     NotInline,
-    /// Caller misuse: the range runs past the end of the window of this host that it is of.
+    /// Caller misuse: the range exceeds the local window.
     OutOfOwnWindow {
         /// The bytes of the range.
         bytes: u32,
-        /// The bytes that the window has from the beginning of the range on; 0 if the range begins behind its end.
+        /// The bytes of the window from the beginning of the range on; 0 if the range begins beyond its end.
         bytes_left: u64,
     },
-    /// Caller misuse: the operation brings data back, and the range is of memory that was lent without the right to write.
+    /// Caller misuse: the operation returns data into a range of memory that was lent without write access.
     ReadOnly,
-    /// Caller misuse: the queue was given no cells.
+    /// Caller misuse: the queue has no cells.
     NoCells,
     /// Caller misuse: more bytes than a cell has.
     CellTooLong {
-        /// The bytes asked for.
+        /// The bytes of the request.
         bytes: u32,
         /// The bytes of each cell.
         bytes_max: u32,
     },
-    /// Caller misuse: the address handle is another queue pair's, or was released.
+    /// Caller misuse: the address handle belongs to another queue pair, or was released.
     UnknownAddress,
-    /// Caller misuse: more bytes than each of the peer's receives holds, or than the port carries in one request.
-    /// Reported by the data path that knows the peer, like the ones below. A provider reports it for ranges of windows that together
-    /// exceed [`REQUEST_BYTES_MAX`](super::REQUEST_BYTES_MAX).
+    /// Caller misuse: more bytes than a receive of the peer, or than the port carries in one request.
+    /// The data path, which knows the peer, reports this and the errors below. A provider reports it only for ranges of windows that
+    /// together exceed [`REQUEST_BYTES_MAX`](super::REQUEST_BYTES_MAX).
     TooLong {
         /// The bytes of the request.
         bytes: u64,
-        /// The most there may be.
+        /// The maximum.
         bytes_max: u32,
     },
-    /// Caller misuse: the request runs past the range of the peer's window that its address was made for.
+    /// Caller misuse: the request exceeds the range of the peer's window for which its address was made.
     OutOfWindow {
         /// The bytes of the request.
         bytes: u64,
         /// The bytes of the range.
         bytes_max: u32,
     },
-    /// Caller misuse: the peer's window does not grant what the operation does.
+    /// Caller misuse: the peer's window does not grant the operation.
     NotGranted,
-    /// Caller misuse: an atomic at an address that is no multiple of eight.
+    /// Caller misuse: an atomic at an address that is not a multiple of eight.
     Misaligned {
         /// The address.
         address: u64,
     },
-    /// Caller misuse: the memory is registered in another protection domain than the queue pair's: it is another Worker's.
+    /// Caller misuse: the memory belongs to another protection domain than the queue pair, and so to another Worker.
     OtherMemory,
-    /// The connection was agreed on without READs and atomics.
+    /// The connection was negotiated without READs and atomics.
     NoFetches,
     /// The device has no atomics.
     NoAtomics,
-    /// The queue pair is in a state that takes no such request.
+    /// The queue pair is in a state that does not accept such a request.
     State(crate::QpState),
 }
 
@@ -280,10 +280,10 @@ impl fmt::Display for PushError {
 impl core::error::Error for PushError {}
 
 impl PushError {
-    /// Whether a request of so many bytes may go out from a cell of the first so many, or inline up to the second.
+    /// Checks that a request of `bytes` bytes may be sent from a cell. The limits are the bytes of the cell, and the inline bytes.
     ///
     /// # Errors
-    /// It may not.
+    /// The request may not be sent from the cell.
     #[inline(always)]
     pub const fn check_cell(
         operation: Operation,
@@ -308,10 +308,10 @@ impl PushError {
 }
 
 impl PushError {
-    /// Whether a request may be of these ranges, their number aside.
+    /// Checks that a request may have these ranges, except for their number.
     ///
     /// # Errors
-    /// It may not: [`PushError::AtomicNeedsEightBytes`], [`PushError::NotInline`], [`PushError::ReadOnly`], [`PushError::TooLong`],
+    /// [`PushError::AtomicNeedsEightBytes`], [`PushError::NotInline`], [`PushError::ReadOnly`], [`PushError::TooLong`],
     /// or as for [`WindowRange::check`].
     #[inline]
     pub fn check_ranges<W: Window>(
@@ -341,32 +341,32 @@ impl PushError {
     }
 }
 
-/// Why a send queue was not given cells.
+/// The reason why a send queue got no cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellsError {
-    /// There were fewer slots than the queue needs.
+    /// There are fewer slots than the queue needs.
     TooFew {
-        /// The slots there were.
+        /// The number of slots.
         slots: u32,
-        /// The slots it needs.
+        /// The number of slots that the queue needs.
         needed: u32,
     },
-    /// The slots are of several arenas.
+    /// The slots belong to several arenas.
     Mixed,
-    /// The slots are registered in another protection domain than the queue pair's.
+    /// The slots belong to another protection domain than the queue pair.
     OtherMemory,
-    /// The slots have no bytes: requests of ranges of windows gave them back.
+    /// The slots have no bytes: requests with ranges of windows returned them.
     NoBytes,
-    /// It has cells already.
+    /// The queue has cells already.
     Furnished,
 }
 
 impl CellsError {
-    /// Says whether a queue may have these slots as its cells: as many as it needs, of one arena, in its protection domain.
+    /// Checks that these slots can be the cells of a queue: enough slots with bytes, of one arena, in its protection domain.
     ///
     /// # Errors
-    /// The first of these that does not hold.
+    /// The first condition that does not hold.
     pub fn check<S: Slot>(
         slots: &[S],
         needed: usize,
@@ -417,23 +417,23 @@ impl fmt::Display for CellsError {
 
 impl core::error::Error for CellsError {}
 
-/// A request that was not staged, with its slots handed back.
+/// A request that was not staged, with its slots.
 #[derive(Debug)]
 pub struct Refused<T> {
-    /// Why.
+    /// The reason.
     pub reason: PushError,
-    /// The item that was to be posted.
+    /// The slots of the request.
     pub item: T,
 }
 
-/// A post call took only part of what was staged.
+/// The device accepted only a part of the staged requests.
 ///
-/// The rest was unstaged: its slots went back, and its tickets name nothing.
+/// The rest was unstaged: its slots were returned, and its tickets are void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostError {
-    /// How many requests the device took before it refused one.
+    /// The number of requests that the device accepted before it refused one.
     pub posted: u32,
-    /// How many it did not take.
+    /// The number of requests that the device did not accept.
     pub unposted: u32,
     /// The device's error.
     pub cause: ProviderError,
@@ -451,13 +451,13 @@ impl fmt::Display for PostError {
 
 impl core::error::Error for PostError {}
 
-/// Why a request was not posted by itself.
+/// The reason why a single request was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it was not staged, or not posted")]
 pub enum UnpostedReason {
-    /// It could not be staged.
+    /// The request could not be staged.
     Push(PushError),
-    /// The device refused it.
+    /// The device refused the request.
     Post(PostError),
 }
 
@@ -475,7 +475,7 @@ impl From<PostError> for UnpostedReason {
     }
 }
 
-/// A completion that names no request in flight on this queue: stale, duplicate, or another's.
+/// A completion that names no request in flight on this queue: stale, duplicate, or of another queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rejected(pub crate::WorkId);
 
@@ -487,15 +487,15 @@ impl fmt::Display for Rejected {
 
 impl core::error::Error for Rejected {}
 
-/// An access beyond the end of a window, or not aligned to its size; or a write to one that nobody may write to, which has no bytes
-/// then.
+/// An access that exceeds a window, or is not aligned to its size. For a window that this host may not write to, a write reports
+/// zero window bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfWindow {
-    /// The offset at which it would begin, in bytes from the start of the window.
+    /// The offset of the access, in bytes from the start of the window.
     pub offset: usize,
-    /// How many bytes it would touch.
+    /// The bytes of the access.
     pub bytes: usize,
-    /// How many the window has.
+    /// The bytes of the window.
     pub window_bytes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Memory the device may touch: slots of an arena, and windows a peer may reach.
+//! Memory that the device may access: slots of an arena, and windows that a peer may access.
 
 use core::fmt;
 
@@ -6,121 +6,121 @@ use crate::remote::{REQUEST_BYTES_MAX, RemoteWindow};
 
 use super::{OutOfWindow, Placement, PushError};
 
-/// Names a protection domain: its number is unique among those of the process, of all devices.
+/// Identifies a protection domain, uniquely in the process, over all devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DomainId(pub u64);
 
 /// An owned piece of registered memory.
 ///
-/// It is owned by exactly one of the application, the device, or the free list of its arena. The holder of the value
-/// owns the bytes. Dropping it sends it home to its arena from any thread, without a lock.
+/// Its owner is exactly one of the application, the device, or the free list of its arena. The holder of the value
+/// owns the bytes. Dropping it returns it to its arena, from any thread, without a lock.
 ///
-/// A request of ranges of windows gives back slots without bytes: of capacity 0. Such a slot stands for the range's hold on its
-/// window, and dropping it lets go of that. It detaches to words that attach nothing.
+/// A request with ranges of windows returns slots without bytes, of capacity 0. Such a slot keeps the window of its range
+/// registered until it is dropped. Its detached form attaches nothing.
 pub trait Slot: Send + Sized + 'static {
-    /// The protection domain that it is registered in. A queue pair of another may not use it.
+    /// The protection domain of its registration. Only queue pairs of this domain may use it.
     fn domain(&self) -> DomainId;
 
-    /// Returns its index among its arena's slots, from 0, in address order.
+    /// Returns the index among its arena's slots, from 0, in address order.
     fn index(&self) -> u32;
 
-    /// How many bytes it holds at most.
+    /// The capacity in bytes.
     fn capacity_bytes(&self) -> usize;
 
-    /// Returns the length of its payload in bytes. A slot posted for sending sends as many; a slot that was received
-    /// into holds as many.
+    /// Returns the length of its payload in bytes: the bytes that a send request sends, or the bytes that a receive
+    /// got.
     fn len_bytes(&self) -> usize;
 
     /// Sets the length of its payload, at most the capacity.
     fn set_len_bytes(&mut self, bytes: usize);
 
-    /// Returns its payload, the first [`len_bytes`](Self::len_bytes) bytes.
+    /// Returns the payload, the first [`len_bytes`](Self::len_bytes) bytes.
     fn payload(&self) -> &[u8];
 
     /// Returns all bytes up to the capacity.
     fn buffer_mut(&mut self) -> &mut [u8];
 
-    /// Turns it into words that may go through a ring. [`Arena::attach`] makes a slot of them again, and so does an
-    /// [`Attacher`] on any thread. Lost words keep their slot out for good: a leak, which the arena counts when it
-    /// ends.
+    /// Turns the slot into plain integers, which can be passed through a ring. [`Arena::attach`], or an [`Attacher`] on any
+    /// thread, turns them into a slot again. If they are lost, the slot never returns: a leak, which the arena counts when
+    /// it ends.
     ///
-    /// Ordering: bytes written to the slot before are there for the thread that attaches it.
+    /// Ordering: bytes written to the slot before are visible to the thread that attaches it.
     fn detach(self) -> DetachedSlot;
 }
 
-/// A slot without a value that stands for it: the result of [`Slot::detach`].
+/// A detached slot: the result of [`Slot::detach`].
 ///
-/// It is words alone. Copies of it, and words that were made up, attach only a slot that is detached, and only once.
+/// It consists of plain integers. A copy, or invented integers, attach only a slot that is detached, and only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DetachedSlot {
-    /// Which slot of its arena it is.
+    /// The index of the slot in its arena.
     pub index: u32,
-    /// The length of its payload in bytes.
+    /// The length of the payload in bytes.
     pub len_bytes: u32,
-    /// Distinguishes the arena, and this detaching of the slot, from others. It repeats after 65,536 arenas, and after
-    /// 32,768 detachings of one slot.
+    /// Distinguishes the arena, and this detachment of the slot, from others. It repeats after 65,536 arenas, and after
+    /// 32,768 detachments of one slot.
     pub tag: u32,
 }
 
-/// Registered memory, cut into slots, with its free list. One thread owns it.
+/// Registered memory that is cut into slots, with a free list. One thread owns it.
 ///
-/// An arena dropped while slots are out is kept and counted as leaked until they are home, never
-/// freed under the device.
+/// If an arena is dropped before all slots have returned, its memory is kept and counted as leaked until
+/// they return. It is never freed under the device.
 pub trait Arena: Send + Sized + 'static {
-    /// Its slots.
+    /// The slots.
     type Slot: Slot;
-    /// Handle with which other threads make slots of detached ones.
+    /// A handle with which other threads attach detached slots.
     type Attacher: Attacher<Slot = Self::Slot>;
 
-    /// Takes a slot from the free list, its length set to zero. `None` is backpressure.
+    /// Takes a slot from the free list, with length zero. `None` is backpressure.
     fn lease(&mut self) -> Option<Self::Slot>;
 
-    /// Puts a slot back, cheaper than dropping it. One of another arena goes to its own.
+    /// Returns a slot, at a lower cost than dropping it. A slot of another arena returns to that arena.
     fn release(&mut self, slot: Self::Slot);
 
-    /// Makes a slot of a detached one again, its length unchanged. `None` if these words name no slot that is detached
-    /// from this arena now: they were attached before, are another arena's, or were never given out.
+    /// Attaches a detached slot, with unchanged length. `None` if these integers name no slot that is now detached from this
+    /// arena: the slot was attached before, belongs to another arena, or was never detached.
     fn attach(&mut self, slot: DetachedSlot) -> Option<Self::Slot>;
 
     /// Returns a handle that attaches the arena's slots on any thread. The handle works even after the arena was
     /// dropped.
     fn attacher(&self) -> Self::Attacher;
 
-    /// How many slots there are in all.
+    /// The number of all slots.
     fn slots(&self) -> u32;
 
-    /// How many slots are home now, those that came back from elsewhere included.
+    /// The number of free slots now, including those that other threads returned.
     fn free_slots(&mut self) -> u32;
 
-    /// How many bytes each slot holds.
+    /// The capacity of each slot in bytes.
     fn slot_bytes(&self) -> u32;
 
-    /// How its memory was placed when it was made.
+    /// The placement of its memory at creation.
     fn placement(&self) -> Placement;
 }
 
-/// Makes slots of the detached slots of one arena, on any thread. If several calls get the same words, one of them gets
+/// Attaches detached slots of one arena, on any thread. If several calls get the same detached slot, one of them gets
 /// the slot.
 ///
-/// The memory of an arena that was dropped is kept until its slots are home and no attacher is left.
+/// The memory of a dropped arena is kept until all slots have returned and no attacher is left.
 pub trait Attacher: Clone + Send + Sync + Sized + 'static {
     /// The arena's slots.
     type Slot: Slot;
 
-    /// Makes a slot of a detached one again, as [`Arena::attach`] does.
+    /// Attaches a detached slot, as [`Arena::attach`] does.
     fn attach(&self, slot: DetachedSlot) -> Option<Self::Slot>;
 
-    /// Whether a slot is of this arena: [`Attacher::attach`] then takes what it is detached to.
+    /// Whether a slot belongs to this arena, so that [`Attacher::attach`] accepts its detached form.
     fn owns(&self, slot: &Self::Slot) -> bool;
 }
 
-/// Bytes of a window, for a request of this host: [`SendBatch::push_ranges`](super::SendBatch::push_ranges).
+/// A range of a window, for a request of this host: [`SendBatch::push_ranges`](super::SendBatch::push_ranges).
 pub struct WindowRange<'w, W> {
     /// The window.
     pub window: &'w W,
-    /// Their beginning, in bytes from the start of the window.
+    /// The offset in bytes from the start of the window.
     pub offset: usize,
-    /// How many they are.
+    /// The number of bytes.
     pub bytes: u32,
 }
 
@@ -139,10 +139,10 @@ impl<W> fmt::Debug for WindowRange<'_, W> {
 }
 
 impl<W: Window> WindowRange<'_, W> {
-    /// Says whether it lies within its window, and has no more bytes than a request may have.
+    /// Checks that the range is within its window, and has at most [`REQUEST_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// It does not.
+    /// [`PushError::OutOfOwnWindow`] or [`PushError::TooLong`].
     #[inline]
     pub fn check(&self) -> Result<(), PushError> {
         let bytes_left = self.window.bytes().saturating_sub(self.offset) as u64;
@@ -163,55 +163,55 @@ impl<W: Window> WindowRange<'_, W> {
     }
 }
 
-/// Memory a peer may read or write at any time, so that no reference to it ever exists.
+/// Memory that a peer may read or write at any time, so that no reference to it ever exists.
 ///
-/// A copy that overlaps a write, by the peer or by another thread, may be torn: each byte is one that was there at some
-/// time during the copy. The bytes are settled once the peer's turn ends, by a completion or an application message.
+/// A copy that overlaps a write, by the peer or by another thread, may be torn: each byte has a value that it had at some
+/// time during the copy. The bytes are stable after the peer has finished, as a completion or an application message shows.
 ///
-/// Aligned words are atomic among the threads of this host. On every known device, the peer's WRITEs and READs also
-/// treat them as whole.
+/// Aligned words are atomic among the threads of this host. On every known device, the peer's WRITEs and READs do not tear
+/// them either.
 ///
-/// A peer's atomics are atomic with the other atomics of the same device. They are atomic with the processor only if
-/// the device's `atomic_cap` is global (`ibv_query_device(3)`), which few devices offer. So if both a peer and this
+/// A peer's atomics are atomic with respect to other atomics of the same device. They are atomic with respect to the processor
+/// only if the device's `atomic_cap` is global (`ibv_query_device(3)`), which few devices offer. So if both a peer and this
 /// host change a counter, both have to change it through the device.
 ///
-/// The requests of this host that name ranges of it keep it registered, even after it was dropped: until they are retired, and the
-/// slots that they gave back are dropped.
+/// Requests of this host with ranges of the window keep it registered even after it was dropped, until they are retired and the
+/// slots that they returned are dropped.
 pub trait Window: Send + Sync + Sized + 'static {
-    /// The protection domain that it is registered in. A queue pair of another may not use it.
+    /// The protection domain of its registration. Only queue pairs of this domain may use it.
     fn domain(&self) -> DomainId;
 
-    /// Its size.
+    /// The size in bytes.
     fn bytes(&self) -> usize;
 
-    /// Whether requests of this host may bring data back into it ([`PushError::ReadOnly`]). The calls that write to it on this host need
-    /// that, too, and memory that is mapped here: else they answer with an [`OutOfWindow`] of a window of no bytes.
+    /// Whether requests of this host may return data into the window ([`PushError::ReadOnly`]). The calls that write to it on this host
+    /// need that, too, and memory that is mapped here. Otherwise they return an [`OutOfWindow`] with zero window bytes.
     #[inline]
     fn is_writable(&self) -> bool {
         true
     }
 
-    /// Whether requests that name ranges of it are in flight, or the slots that such requests gave back are still kept. If so,
-    /// dropping the window takes the peer's right away only with the last of them.
+    /// Whether requests with ranges of the window are in flight, or slots that such requests returned still exist. If so,
+    /// dropping the window withdraws the peer's rights only after the last of them is gone.
     fn is_in_flight(&self) -> bool;
 
-    /// How its memory was placed when it was made.
+    /// The placement of its memory at creation.
     fn placement(&self) -> Placement;
 
-    /// Returns the address and key that a peer needs to reach it. They are as good as the right itself: give them only
-    /// to peers that may use the window.
+    /// Returns the address and key that a peer needs for access. They are all that access needs, so give them only to
+    /// peers that may use the window.
     fn remote(&self) -> RemoteWindow;
 
     /// Copies bytes out, beginning at `offset`.
     ///
     /// # Errors
-    /// The range does not lie within the window; nothing was copied.
+    /// The range is not within the window; nothing was copied.
     fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow>;
 
-    /// Copies bytes in, beginning at `offset`. Others may copy meanwhile, peers and threads of this process.
+    /// Copies bytes in, beginning at `offset`. Peers and other threads may copy at the same time.
     ///
     /// # Errors
-    /// The range does not lie within the window; nothing was copied.
+    /// The range is not within the window; nothing was copied.
     fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow>;
 
     /// Reads one byte, then orders all later reads after it.
@@ -223,7 +223,7 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// Reads an aligned word in host byte order, then orders all later reads after it.
     ///
     /// # Errors
-    /// The word does not lie within the window, or is not aligned to eight bytes.
+    /// The word is not within the window, or not aligned to eight bytes.
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow>;
 
     /// Writes an aligned word in host byte order, ordered after all earlier writes.
@@ -232,8 +232,8 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// As for [`Window::load_u64`]; nothing was written.
     fn store_u64(&self, offset: usize, word: u64) -> Result<(), OutOfWindow>;
 
-    /// Replaces an aligned word by `new` where it equals `current`, and gives what was there before: it was replaced where
-    /// that is `current`. Atomic among the threads of this host, and not towards atomics of a peer.
+    /// Replaces an aligned word by `new` if it equals `current`, and returns the previous value. The word was replaced if the
+    /// previous value is `current`. This is atomic among the threads of this host, but not with respect to a peer's atomics.
     ///
     /// # Errors
     /// As for [`Window::load_u64`]; nothing was written.

@@ -1,12 +1,12 @@
-//! The seam: what an RDMA device does, in verbs' own words.
+//! The provider traits: the operations of an RDMA device, in the terms of verbs.
 //!
 //! `doorbell-ffi` implements these traits on rdma-core, `doorbell-sim` on a virtual fabric.
-//! Everything above is generic over [`Provider`], by static dispatch.
+//! All code above is generic over [`Provider`], by static dispatch.
 //!
-//! **Every method is safe against any safe caller.** Local memory is an owned, unclonable [`Slot`]: posting moves it
-//! in, polling hands it back, and in between no caller can look. Requests may name ranges of a [`Window`], too, to which no
-//! reference exists. No sequence of calls, in any order, on any objects,
-//! may alias or free memory under the device; that proof is the provider's own, and nothing above it is trusted.
+//! **Every method is sound for any safe caller.** Local memory is an owned [`Slot`], which cannot be cloned: posting moves it
+//! into the queue, polling returns it, and no caller can access it in between. Requests may also name ranges of a [`Window`],
+//! to which no reference exists. No sequence of calls, in any order, on any objects, may alias or free memory under the device.
+//! The provider alone has to guarantee this; it does not trust the code above.
 
 mod cell;
 mod config;

@@ -1,11 +1,11 @@
-//! On-demand paging: memory whose pages a device faults in as it needs them.
+//! On-demand paging: the device faults pages in when it accesses them.
 
 use core::fmt;
 
 use super::{MemoryError, RemoteAccess, Shortfall, Wish};
 
 bitflags::bitflags! {
-    /// Operations of a reliable connection whose memory may be paged on demand. Empty: the device has no on-demand paging.
+    /// The operations of a reliable connection whose memory may be paged on demand. Empty if the device has no on-demand paging.
     ///
     /// The bits are those of `enum ibv_odp_transport_cap_bits`. Source: `ibv_query_device_ex(3)`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,10 +26,10 @@ bitflags::bitflags! {
 }
 
 impl OnDemand {
-    /// Checks that a window with these rights can be paged on demand by a device that has these operations.
+    /// Checks that a device with these operations can page a window with these rights on demand.
     ///
     /// # Errors
-    /// It lacks some of them: SEND, WRITE and READ are of every window, since this host posts them on its ranges.
+    /// The device lacks a needed operation. Every window needs SEND, WRITE and READ, since this host may post them on its ranges.
     pub fn check_window(self, remote: RemoteAccess) -> Result<(), MemoryError> {
         let mut needed = Self::SEND | Self::WRITE | Self::READ;
         needed.set(Self::ATOMIC, remote.atomic);
@@ -43,7 +43,7 @@ impl OnDemand {
         ))
     }
 
-    /// The names of its operations.
+    /// The names of the operations.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let names = [
             (Self::SEND, "SEND"),

@@ -1,33 +1,33 @@
 //! Placement of memory: the wishes, the outcome, and the reasons for unmet wishes.
 //!
 //! A wish is best effort or required. If a required wish cannot be met, the call fails before it registers anything. If
-//! a wish of best effort cannot be met, it is left out, and the report gives the reason.
+//! a best-effort wish cannot be met, it is dropped, and the report has the reason.
 
 use core::fmt;
 
 use super::{OnDemand, ProviderError, SettingError};
 
-/// The pages memory is made of.
+/// The kind of pages of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pages {
-    /// The pages that the system gives by default.
+    /// The default pages of the system.
     Ordinary,
-    /// Transparent huge pages: the mapping is aligned for them, and the kernel asked. Memory of
-    /// one such page or more is rounded up to whole ones; smaller memory only where required.
+    /// Transparent huge pages: the mapping is aligned for them, and the kernel is asked for them. Memory of
+    /// at least one such page is rounded up to whole pages; smaller memory only if they are required.
     TransparentHuge,
-    /// Pages of 2 MiB from the administrator's reserve; the memory is rounded up to whole pages. If there are none and
-    /// they are not required, transparent huge pages.
+    /// Pages of 2 MiB from the administrator's pool; the memory is rounded up to whole pages. If there are none and
+    /// they are not required, transparent huge pages are used.
     Huge2M,
     /// Pages of 1 GiB, under the same rules.
     Huge1G,
 }
 
-/// The NUMA node memory is to lie on.
+/// The NUMA node for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NumaNode {
-    /// Wherever the thread's own policy puts it.
+    /// The node that the thread's policy selects.
     Any,
     /// The node of the device, if the platform reports one.
     OfDevice,
@@ -35,31 +35,31 @@ pub enum NumaNode {
     Number(u16),
 }
 
-/// How memory is to be placed. All of it is written to before it is registered, so that the
-/// data path finds it in place.
+/// The requested placement of memory. All memory is written before it is registered, so that the
+/// data path does not fault on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlacementConfig {
-    /// Its pages. Default [`Pages::TransparentHuge`]: fewer translations for the device and the
-    /// processor, and nothing taken from a pool that was reserved for somebody else.
+    /// The kind of pages. Default [`Pages::TransparentHuge`]: the device and the processor need fewer
+    /// translations, and no page is taken from a pool that is reserved for others.
     pub pages: Pages,
-    /// Whether it is an error not to get them, all of them. Default no.
+    /// Whether it is an error if not all memory has such pages. Default no.
     pub pages_required: bool,
-    /// Whether it is locked, so that the kernel neither swaps nor ages it: a device's own hold
-    /// on it does not everywhere keep the page tables as they are. Default yes.
+    /// Whether the memory is locked, so that the kernel neither swaps nor ages it: on some systems,
+    /// pinning by a device does not keep the page tables unchanged. Default yes.
     pub lock: bool,
-    /// Whether it is an error not to get it locked. Default no: the limit for ordinary users is
-    /// often 64 KiB.
+    /// Whether it is an error if the memory cannot be locked. Default no: the limit for ordinary users
+    /// is often 64 KiB.
     pub lock_required: bool,
-    /// Its node. Default [`NumaNode::OfDevice`]: the device then reads it without crossing
+    /// The node. Default [`NumaNode::OfDevice`]: the device then accesses it without crossing
     /// to another socket.
     pub node: NumaNode,
-    /// Whether it is an error when a byte of it lies elsewhere. Default no.
+    /// Whether it is an error if any byte is on another node. Default no.
     pub node_required: bool,
-    /// Whether the device faults its pages in as it needs them, instead of pinning them: windows and regions alone have that, and arenas
-    /// never. Such memory is neither put in place nor locked beforehand. The kernel may move or swap it, and a request that meets a page
-    /// that is not in place waits for it. Default no; if it is asked for, it is required
-    /// ([`DeviceLimits::on_demand`](super::DeviceLimits::on_demand) says who has it). Source: `ibv_reg_mr(3)`.
+    /// Whether the device faults pages in when it accesses them, instead of pinning them. This is for windows and regions, not for
+    /// arenas. Such memory is neither prefaulted nor locked. The kernel may move or swap it, and a request that accesses a page that is
+    /// not resident waits for it. Default no. If it is set, it is required
+    /// ([`DeviceLimits::on_demand`](super::DeviceLimits::on_demand) shows whether a device supports it). Source: `ibv_reg_mr(3)`.
     pub on_demand: bool,
 }
 
@@ -82,19 +82,19 @@ impl Default for PlacementConfig {
     }
 }
 
-/// Outcome of one wish.
+/// The outcome of one wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is nothing else it could be")]
 pub enum Step {
-    /// It was not asked for.
+    /// The step was not requested.
     NotAsked,
-    /// It was done, as asked.
+    /// The step was done as requested.
     Done,
-    /// It was not done, or not wholly.
+    /// The step was not done, or only in part.
     Short(Shortfall),
 }
 
-/// Why a wish was not met.
+/// The reason why a wish was not met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shortfall {
@@ -102,20 +102,20 @@ pub enum Shortfall {
     Refused(ProviderError),
     /// Not enough huge pages are reserved.
     HugePages {
-        /// The size of each.
+        /// The size of each page.
         page_bytes: usize,
-        /// How many are needed.
+        /// The number of needed pages.
         needed: usize,
-        /// How many were free and not reserved, if the system says so.
+        /// The number of free and unreserved pages, if the system reports it.
         free: Option<usize>,
         /// The error number.
         errno: i32,
     },
-    /// The limit of the process on locked memory (`RLIMIT_MEMLOCK`).
+    /// The process has reached its limit on locked memory (`RLIMIT_MEMLOCK`).
     LockLimit {
-        /// Bytes that were to be locked.
+        /// The bytes to lock.
         needed_bytes: usize,
-        /// Bytes that the process has locked already.
+        /// The bytes that the process has already locked.
         locked_bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -127,21 +127,21 @@ pub enum Shortfall {
         /// The size of such a page.
         page_bytes: usize,
     },
-    /// The system took the wish and met it in part.
+    /// The system met the wish only in part.
     Partly {
-        /// For so many of the mapped bytes.
+        /// The mapped bytes for which it was met.
         bytes: usize,
     },
-    /// The platform does not say on which node the device is.
+    /// The platform does not report the node of the device.
     NodeUnknown,
-    /// The system does not show whether it was met.
+    /// The system does not report whether the wish was met.
     NotShown,
-    /// The device cannot do it for some operations.
+    /// The device does not support it for some operations.
     Operations {
         /// The operations that lack it.
         lacks: OnDemand,
     },
-    /// There is no such thing here.
+    /// This platform or provider does not support it.
     NotProvided,
 }
 
@@ -202,7 +202,7 @@ pub enum Wish {
     Pages(Pages),
     /// [`PlacementConfig::lock`].
     Lock,
-    /// [`PlacementConfig::node`]; the number, where it is known.
+    /// [`PlacementConfig::node`], with its number if known.
     Node(Option<u16>),
     /// [`PlacementConfig::on_demand`].
     OnDemand,
@@ -223,17 +223,17 @@ impl fmt::Display for Wish {
     }
 }
 
-/// Why there is no memory of the kind that was asked for.
+/// The reason why memory could not be provided as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// A call failed, or the sizes cannot be.
+    /// A call failed, or the sizes are invalid.
     Provider(ProviderError),
     /// A required wish was not met. The call undid its earlier steps.
     Unmet(Wish, Shortfall),
     /// Caller misuse: a setting is out of its range.
     Setting(SettingError),
-    /// Caller misuse: what was called, and how to call it.
+    /// Caller misuse; the text says how to call it.
     Misuse(&'static str),
     /// A state that doorbell's own code rules out. The text names it for a bug report.
     Unreachable(&'static str),
@@ -265,17 +265,17 @@ impl From<ProviderError> for MemoryError {
     }
 }
 
-/// How memory was placed: what was asked, and what the machine gave.
+/// The placement of memory: the request, and the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Placement {
     /// The placement that was requested.
     pub asked: PlacementConfig,
-    /// The node asked for, where it is one.
+    /// The requested node, if one was requested.
     pub node_asked: Option<u16>,
-    /// How many bytes were asked for.
+    /// The requested bytes.
     pub bytes: usize,
-    /// How many were mapped for them: whole pages.
+    /// The mapped bytes: whole pages.
     pub mapped_bytes: usize,
     /// The outcome for the pages.
     pub pages: Step,
@@ -283,8 +283,8 @@ pub struct Placement {
     pub lock: Step,
     /// The outcome for the node.
     pub node: Step,
-    /// The kernel's report on the mapping once it was set up. `None` if the system shows none, or only one that covers
-    /// other memory, too.
+    /// The kernel's report on the mapping after set-up. `None` if the system has no report, or only one that includes
+    /// other memory.
     pub seen: Option<Seen>,
 }
 
@@ -293,20 +293,20 @@ pub struct Placement {
 /// Source: `proc_pid_smaps(5)`, `numa(7)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The pages it is mapped by. Transparent huge pages show in `huge_bytes` alone.
+    /// The page size of the mapping. Transparent huge pages show only in `huge_bytes`.
     pub page_bytes: usize,
-    /// How many bytes lie in huge pages, reserved or transparent.
+    /// The bytes in huge pages, reserved or transparent.
     pub huge_bytes: usize,
-    /// How many bytes are in place.
+    /// The resident bytes.
     pub resident_bytes: usize,
-    /// Whether it is never swapped.
+    /// Whether the memory is locked.
     pub locked: bool,
-    /// The node all of it lies on, where it is one and the kernel says.
+    /// The node of all of the memory, if it is on one node and the kernel reports it.
     pub node: Option<u16>,
 }
 
 impl Placement {
-    /// Memory that is as it is: nothing was asked for.
+    /// The placement of memory for which nothing was requested.
     #[must_use]
     pub const fn unplaced(bytes: usize, mapped_bytes: usize) -> Self {
         let mut asked = PlacementConfig::DEFAULT;
@@ -335,7 +335,7 @@ impl Placement {
             })
     }
 
-    /// Fails where a required wish was not met.
+    /// Fails if a required wish was not met.
     ///
     /// # Errors
     /// The first such wish, with the reason.
@@ -386,7 +386,7 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Bytes, for people.
+/// Displays bytes in the largest unit without a remainder.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {

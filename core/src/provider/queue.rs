@@ -1,4 +1,4 @@
-//! The data path of the seam: posting guards, completions, and the way slots come back.
+//! The data path of the provider traits: posting guards, completions, and how slots are returned.
 
 use core::borrow::Borrow;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use super::{
     CellsError, LoneCell, PostError, ProviderError, PushError, Refused, Rejected, Slot, Window, WindowRange,
 };
 
-/// How many gather or scatter elements a request has at most.
+/// The maximum number of gather or scatter elements of a request.
 pub const GATHER_MAX: usize = 4;
 
 /// The operation of a work request.
@@ -24,38 +24,38 @@ pub const GATHER_MAX: usize = 4;
 pub enum Operation {
     /// SEND into the peer's next receive.
     Send,
-    /// SEND with a word the peer's completion carries; the word is in host order here.
+    /// SEND with an immediate value, which the peer's completion carries; here it is in host order.
     SendWithImmediate(u32),
     /// WRITE into a peer's window.
     Write(RemoteAddress),
-    /// WRITE, and a word that consumes the peer's next receive.
+    /// WRITE with an immediate value, which consumes the peer's next receive.
     WriteWithImmediate(RemoteAddress, u32),
-    /// READ from a peer's window into the slots: as many bytes as the slots are meant to have. A channel takes leases
-    /// without a length for what the address reaches, as far as it fits into them.
+    /// READ from a peer's window into the slots, as many bytes as the lengths of the slots. For leases without a length, a
+    /// channel reads all bytes of the address that fit into them.
     Read(RemoteAddress),
-    /// Adds to an aligned word of the peer; the slot receives what was there before.
+    /// Adds to an aligned word of the peer; the slot receives the previous value.
     FetchAndAdd {
         /// The word.
         remote: RemoteAddress,
         /// The number to add, wrapping.
         add: u64,
     },
-    /// Replaces an aligned word of the peer if it equals `compare`; the slot receives the word's value from before.
+    /// Replaces an aligned word of the peer if it equals `compare`; the slot receives the previous value.
     CompareAndSwap {
         /// The word.
         remote: RemoteAddress,
-        /// The value that the word must have.
+        /// The value that the word has to equal.
         compare: u64,
         /// The value that replaces it.
         swap: u64,
     },
 }
 
-/// Bytes of the word that an atomic works on, and what its address is a multiple of.
+/// The bytes of the word of an atomic, whose address must be a multiple of this number.
 pub const ATOMIC_BYTES: u32 = 8;
 
 impl Operation {
-    /// Whether it brings data back into the slots.
+    /// Whether the operation returns data into the slots.
     #[must_use]
     #[inline]
     pub const fn writes_slots(self) -> bool {
@@ -65,7 +65,7 @@ impl Operation {
         )
     }
 
-    /// Whether it consumes one of the peer's receives (S17): a message.
+    /// Whether the operation consumes one of the peer's receives (S17), as a message does.
     #[must_use]
     #[inline]
     pub const fn takes_receive(self) -> bool {
@@ -75,7 +75,7 @@ impl Operation {
         )
     }
 
-    /// Whether it is an atomic.
+    /// Whether the operation is an atomic.
     #[must_use]
     #[inline]
     pub const fn is_atomic(self) -> bool {
@@ -84,14 +84,14 @@ impl Operation {
 }
 
 bitflags::bitflags! {
-    /// How a request is to be carried out, in verbs' own bits. Source: `ibv_post_send(3)`.
+    /// The flags of a request, with the bits of verbs. Source: `ibv_post_send(3)`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct PostFlags: u8 {
-        /// A success makes a completion too; an error always makes one (S5).
+        /// A successful request also generates a completion; a failed one always does (S5).
         const SIGNALED = 1 << 1;
-        /// Waits until earlier READs and atomics of this queue are done.
+        /// The request waits until earlier READs and atomics of this queue are done.
         const FENCE = 1;
-        /// Wakes a peer that armed its completion queue for solicited ones.
+        /// The message wakes a peer that armed its completion queue for solicited completions.
         const SOLICITED = 1 << 2;
         /// The bytes are copied into the request when the doorbell rings.
         const INLINE = 1 << 3;
@@ -100,29 +100,29 @@ bitflags::bitflags! {
 
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub trait SendQueue: Send + Sized + 'static {
-    /// Memory that is posted.
+    /// The memory to post.
     type Slot: Slot;
-    /// Completion that polling lends, where it is kept.
+    /// A kept completion.
     type Completion: Completion;
-    /// Window whose ranges are posted.
+    /// The windows whose ranges can be posted.
     type Window: Window;
     /// The posting guard.
     type Batch<'q>: SendBatch<'q, Slot = Self::Slot, Window = Self::Window>;
-    /// The cell of a request that is posted by itself.
+    /// The cell of a request that is posted alone.
     type Cell<'q>: LoneCell;
 
-    /// Gives the queue its cells: memory of its own that requests go out from in place ([`SendBatch::cell`]). It takes as many
-    /// of these slots as it needs, one for each request that may be in flight, rounded up to a power of two. They are of one
-    /// arena, in the protection domain of the queue pair, and go home when the queue pair is destroyed.
+    /// Gives the queue its cells: its own memory, from which requests are sent without a copy ([`SendBatch::cell`]). It takes
+    /// one slot for each request that may be in flight, rounded up to a power of two. The slots must be of one arena, in the
+    /// protection domain of the queue pair. They return to their arena when the queue pair is destroyed.
     ///
     /// # Errors
-    /// [`CellsError`] says why not. The slots taken so far go home, and the queue is as it was.
+    /// [`CellsError`] has the reason. The slots return to their arena, and the queue is unchanged.
     fn furnish<I: IntoIterator<Item = Self::Slot>>(&mut self, slots: I) -> Result<(), CellsError>;
 
-    /// Returns how many bytes each cell has, or 0 before the queue has any.
+    /// Returns the bytes of each cell, or 0 before the queue has cells.
     fn cell_bytes(&self) -> u32;
 
-    /// Lends the cell of the next request, to be posted by itself. If an earlier batch was forgotten, its staged requests are
+    /// Lends the cell of the next request, which is posted alone. If an earlier batch was forgotten, its staged requests are
     /// unstaged first.
     ///
     /// # Errors
@@ -132,53 +132,53 @@ pub trait SendQueue: Send + Sized + 'static {
     /// Begins a batch. If an earlier batch was forgotten, its staged requests are unstaged first.
     fn stage(&mut self) -> Self::Batch<'_>;
 
-    /// Gives back everything up to the request this completion names.
+    /// Retires all requests up to the one that this completion names.
     ///
-    /// A completion proves all earlier requests of the queue done too, signaled or not.
-    /// `each` gets their slots in posting order, each with the ticket of its request. If it panics, all of
-    /// them are given back, and the slots it did not get go home.
+    /// A completion proves that all earlier requests of the queue are done, too, signaled or not.
+    /// `each` gets their slots in posting order, each with the ticket of its request. If it panics, all
+    /// requests are retired, and the slots that it did not get return to their arena.
     ///
     /// # Errors
-    /// The completion names nothing that is in flight here; nothing was given back.
+    /// The completion names no request in flight here; nothing was retired.
     fn retire<F: FnMut(Ticket, Self::Slot)>(
         &mut self,
         completion: Lent<'_, Self::Completion>,
         each: F,
     ) -> Result<Retired, Rejected>;
 
-    /// Gives back everything up to the request that this completion names, as [`SendQueue::retire`] does, if it succeeded. Returns the
-    /// ticket of that request. `None` where it is otherwise, and nothing was given back: the completion is for [`SendQueue::retire`].
+    /// Retires all requests up to the one that this completion names, as [`SendQueue::retire`] does, if the request succeeded. Returns
+    /// its ticket. Otherwise nothing is retired, the result is `None`, and the caller calls [`SendQueue::retire`].
     fn retire_done<F: FnMut(Ticket, Self::Slot)>(
         &mut self,
         completion: &Lent<'_, Self::Completion>,
         each: F,
     ) -> Option<Ticket>;
 
-    /// How many requests are in flight.
+    /// The number of requests in flight.
     fn in_flight(&self) -> u32;
 
     /// How many more can be staged now.
     fn room(&self) -> u32;
 
-    /// How many completions it rejected: stale, duplicate, or another's.
+    /// The number of rejected completions: stale, duplicate, or of another queue.
     fn rejected(&self) -> u64;
 }
 
-/// Requests staged for one doorbell. Dropping it rings nothing: what was staged is
-/// unstaged, and its slots go home.
+/// Requests staged for one doorbell. Dropping the batch posts nothing: its requests are
+/// unstaged, and their slots return to their arena.
 pub trait SendBatch<'q>: Sized {
-    /// Memory that is posted.
+    /// The memory to post.
     type Slot: Slot;
-    /// Window whose ranges are posted.
+    /// The windows whose ranges can be posted.
     type Window: Window;
 
     /// Stages one request with `N` slots, up to [`GATHER_MAX`].
     ///
-    /// The first [`Slot::len_bytes`] bytes of each slot take part. An atomic takes one slot of at least eight bytes of
-    /// capacity.
+    /// The request uses the first [`Slot::len_bytes`] bytes of each slot. An atomic needs one slot with a capacity of at least
+    /// eight bytes.
     ///
     /// # Errors
-    /// [`Refused`] hands the slots back with the reason.
+    /// [`Refused`] returns the slots with the reason.
     fn push<const N: usize>(
         &mut self,
         operation: Operation,
@@ -188,15 +188,14 @@ pub trait SendBatch<'q>: Sized {
 
     /// Stages one request with `N` ranges of windows, up to [`GATHER_MAX`].
     ///
-    /// SEND and WRITE take their bytes from the ranges, in order, as they are while the device reads them: a peer or a thread of
-    /// this host may write to them meanwhile. READ writes into them. An atomic takes one range of eight bytes. The memory stays
-    /// registered until the request is retired, even if the window is dropped. The request gives back one slot without bytes for
-    /// each range.
+    /// SEND and WRITE take their bytes from the ranges, in order. A peer or a thread of this host may write to the ranges while
+    /// the device reads them. READ writes into the ranges. An atomic needs one range of eight bytes. The memory stays registered
+    /// until the request is retired, even if the window is dropped. The request returns one slot without bytes for each range.
     ///
-    /// The device looks at the protection domain of the windows, as at that of slots (S8).
+    /// The device checks the protection domain of the windows, as it does for slots (S8).
     ///
     /// # Errors
-    /// As for [`SendBatch::push`]. Or a range does not lie within its window, or the request is to go inline.
+    /// As for [`SendBatch::push`]. Or a range is not within its window, or the flags ask for an inline request.
     fn push_ranges<const N: usize>(
         &mut self,
         operation: Operation,
@@ -204,10 +203,10 @@ pub trait SendBatch<'q>: Sized {
         flags: PostFlags,
     ) -> Result<Ticket, PushError>;
 
-    /// Stages one request whose bytes are the caller's own and go inline.
+    /// Stages one request with inline bytes of the caller.
     ///
     /// # Errors
-    /// The queue is full, the bytes too many, or the operation brings data back.
+    /// The queue is full, there are too many bytes, or the operation returns data.
     fn push_inline(
         &mut self,
         operation: Operation,
@@ -215,20 +214,21 @@ pub trait SendBatch<'q>: Sized {
         flags: PostFlags,
     ) -> Result<Ticket, PushError>;
 
-    /// Returns how many bytes each cell has, or 0 where the queue has none.
+    /// Returns the bytes of each cell, or 0 if the queue has none.
     fn cell_bytes(&self) -> u32;
 
-    /// Lends the cell of the next request: all its bytes, to be written in place and sent by [`SendBatch::push_cell`]. They
-    /// hold what an earlier request left there. Unless it is sent, the next request has it, from whatever memory that goes out.
+    /// Lends all bytes of the next request's cell, to be written in place and sent by [`SendBatch::push_cell`]. They have the
+    /// content that an earlier request left. A cell that is not sent belongs to the next request, even if that is sent from other
+    /// memory.
     ///
     /// # Errors
-    /// The queue is full or has no cells, or its state takes no requests.
+    /// The queue is full or has no cells, or its state does not accept requests.
     fn cell(&mut self) -> Result<&mut [u8], PushError>;
 
     /// Stages one request of the first `len_bytes` of that cell.
     ///
     /// # Errors
-    /// As for [`SendBatch::cell`]. Or the cell has fewer bytes, or the operation brings data back.
+    /// As for [`SendBatch::cell`]. Or the cell has fewer bytes, or the operation returns data.
     fn push_cell(
         &mut self,
         operation: Operation,
@@ -236,38 +236,38 @@ pub trait SendBatch<'q>: Sized {
         flags: PostFlags,
     ) -> Result<Ticket, PushError>;
 
-    /// The ticket of the request that is staged next. Tickets follow each other.
+    /// The ticket of the next request to stage. Tickets are consecutive.
     fn next(&self) -> Ticket;
 
-    /// How many requests are staged.
+    /// The number of staged requests.
     fn staged(&self) -> u32;
 
-    /// Makes the last staged request signaled, whatever it was pushed with.
+    /// Makes the last staged request signaled, whatever its flags.
     fn signal_last(&mut self);
 
-    /// Rings the doorbell once for all that is staged, and returns how many were posted.
+    /// Rings the doorbell once for all staged requests. Returns the number of posted requests.
     ///
     /// # Errors
-    /// The device took only part. `report` gets the error first, and may complete it. Then `unposted` gets the slots of
-    /// the rest, in order. If `unposted` panics, the slots it did not get go home.
+    /// The device accepted only a part. `report` gets the error first, and may complete it. Then `unposted` gets the slots of
+    /// the rest, in order. If `unposted` panics, the slots that it did not get return to their arena.
     fn ring_reporting<T, F>(self, report: T, unposted: F) -> Result<u32, PostError>
     where
         T: FnOnce(&mut PostError),
         F: FnMut(Ticket, Self::Slot);
 
-    /// Rings the doorbell once for all that is staged, and returns how many were posted.
+    /// Rings the doorbell once for all staged requests. Returns the number of posted requests.
     ///
     /// # Errors
-    /// The device took only part. `unposted` gets the slots of the rest, in order, as [`SendBatch::ring_reporting`] says.
+    /// The device accepted only a part. `unposted` gets the slots of the rest, as in [`SendBatch::ring_reporting`].
     #[inline(always)]
     fn ring_returning<F: FnMut(Ticket, Self::Slot)>(self, unposted: F) -> Result<u32, PostError> {
         self.ring_reporting(|_| {}, unposted)
     }
 
-    /// Rings the doorbell once for all staged requests; returns how many were posted.
+    /// Rings the doorbell once for all staged requests. Returns the number of posted requests.
     ///
     /// # Errors
-    /// The device took only part; the slots of the rest went home.
+    /// The device accepted only a part; the slots of the rest returned to their arena.
     #[inline(always)]
     fn ring(self) -> Result<u32, PostError> {
         self.ring_returning(|_, slot| drop(slot))
@@ -276,24 +276,24 @@ pub trait SendBatch<'q>: Sized {
 
 /// The receive half of a queue pair; with its completion queue it belongs to one thread.
 pub trait ReceiveQueue: Send + Sized + 'static {
-    /// Memory that is posted.
+    /// The memory to post.
     type Slot: Slot;
-    /// Completion that polling lends, where it is kept.
+    /// A kept completion.
     type Completion: Completion;
-    /// Slot of a message that was taken. The queue may know of it that it is still as the receive left it.
+    /// The slot of a received message. The queue may know that it is unchanged since the receive.
     type Message: From<Self::Slot> + Into<Self::Slot> + Borrow<Self::Slot> + Send + 'static;
     /// The posting guard.
     type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
 
-    /// Begins a batch, behind what an earlier one left staged ([`ReceiveBatch::leave`]). If an earlier batch was forgotten, its
-    /// staged receives are unstaged first, and what was left before it.
+    /// Begins a batch, after the receives that an earlier one left staged ([`ReceiveBatch::leave`]). If an earlier batch was
+    /// forgotten, its staged receives are unstaged first, and so are those left before it.
     fn stage(&mut self) -> Self::Batch<'_>;
 
-    /// Stages one receive into this slot, and leaves it to the next batch ([`ReceiveBatch::leave`]), which sees whether the
-    /// queue pair takes receives.
+    /// Stages one receive into this slot, and leaves it to the next batch ([`ReceiveBatch::leave`]), which checks whether the
+    /// queue pair accepts receives.
     ///
     /// # Errors
-    /// There is no room; the slot is handed back.
+    /// There is no room; the slot is returned.
     #[inline]
     fn restage(&mut self, slot: Self::Slot) -> Result<(), Self::Slot> {
         let mut batch = self.stage();
@@ -305,8 +305,8 @@ pub trait ReceiveQueue: Send + Sized + 'static {
         })
     }
 
-    /// Stages one receive into the slot of a message, as [`ReceiveQueue::restage`] does. It is cheapest of the message that was taken
-    /// last.
+    /// Stages one receive into the slot of a message, as [`ReceiveQueue::restage`] does. This is cheapest for the last received
+    /// message.
     ///
     /// # Errors
     /// As for [`ReceiveQueue::restage`].
@@ -315,156 +315,159 @@ pub trait ReceiveQueue: Send + Sized + 'static {
         self.restage(message.into())
     }
 
-    /// Takes the receive this completion names; `each` gets its slots in order, their
-    /// lengths set to what arrived in each. If it panics, the receive is taken, and the slots it did not get go home.
+    /// Retires the receive that this completion names. `each` gets its slots in order, with the
+    /// lengths of the received bytes. If it panics, the receive is retired, and the slots that it did not get return to their
+    /// arena.
     ///
     /// # Errors
-    /// The completion names nothing that is in flight here; nothing was given back.
+    /// The completion names no receive in flight here; nothing was retired.
     fn retire<F: FnMut(Ticket, Self::Slot)>(
         &mut self,
         completion: Lent<'_, Self::Completion>,
         each: F,
     ) -> Result<Arrival, Rejected>;
 
-    /// Takes the receive this completion names, as [`ReceiveQueue::retire`] does, if a message is in its one slot and no receive
-    /// before it is left to redeem. Returns the slot, and the sender's word. `None` where it is otherwise, and nothing was given
-    /// back: the completion is for [`ReceiveQueue::retire`].
+    /// Retires the receive that this completion names, as [`ReceiveQueue::retire`] does, if it got a message in one slot and is the
+    /// oldest posted receive. Returns the slot, and the immediate value. Otherwise nothing is retired, the result is `None`, and
+    /// the caller calls [`ReceiveQueue::retire`].
     fn retire_message(
         &mut self,
         completion: &Lent<'_, Self::Completion>,
     ) -> Option<(Self::Message, Option<u32>)>;
 
-    /// How many receives are posted.
+    /// The number of posted receives.
     fn in_flight(&self) -> u32;
 
     /// How many more can be staged now.
     fn room(&self) -> u32;
 
-    /// How many more can be posted: those that can be staged, and those that are.
+    /// How many more can be posted: the staged receives, and those that can still be staged.
     fn missing(&self) -> u32;
 
-    /// How many completions it rejected: stale, duplicate, or another's.
+    /// The number of rejected completions: stale, duplicate, or of another queue.
     fn rejected(&self) -> u64;
 }
 
-/// Receives that several queue pairs take from; with its completion queue it belongs to one
+/// A queue of receives that several queue pairs consume; with its completion queue it belongs to one
 /// thread.
 ///
-/// A queue pair that fails flushes none of them. Receives that it had begun to take complete in error, and the others
-/// stay for the other queue pairs (S22).
+/// A failed queue pair does not flush the queue. Receives that it had begun to consume complete with an error, and all
+/// others stay for the other queue pairs (S22).
 ///
-/// If a queue pair is destroyed after it had begun a receive, that receive may never complete. It comes back when the
-/// shared queue is destroyed: once this half and all queue pairs on the queue are gone.
+/// If a queue pair is destroyed after it had begun a receive, that receive may never complete. Its slots return when the
+/// shared queue is destroyed: after this half and all queue pairs on the queue are gone.
 ///
 /// Source: InfiniBand Architecture volume 1, section 10.2.9.
 pub trait SharedReceiveQueue: Send + Sized + 'static {
-    /// Memory that is posted.
+    /// The memory to post.
     type Slot: Slot;
-    /// Completion that polling lends, where it is kept.
+    /// A kept completion.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
-    /// Right of one queue pair to take receives from this queue. It keeps the queue in the device.
+    /// The right of one queue pair to consume receives of this queue. It keeps the device's queue alive.
     type Claim: Send + Sized + 'static;
 
-    /// Makes a claim for a queue pair that is made later, on whichever thread:
-    /// [`super::ProtectionDomain::queue_pair_of`].
+    /// Makes a claim for a queue pair that any thread makes later
+    /// ([`super::ProtectionDomain::queue_pair_of`]).
     fn claim(&self) -> Self::Claim;
 
     /// Begins a batch. If an earlier batch was forgotten, its staged receives are unstaged first. Tickets identify
     /// receives; their order has no meaning.
     fn stage(&mut self) -> Self::Batch<'_>;
 
-    /// Takes the receive this completion names, and no other: completions may be redeemed in
-    /// any order. `each` gets its slots in order, their lengths set to what arrived in each.
-    /// If it panics, the receive is taken, and the slots it did not get go home.
-    /// The completion names the queue pair that took it ([`Completion::qpn`]).
+    /// Retires only the receive that this completion names: completions may be redeemed in
+    /// any order. `each` gets its slots in order, with the lengths of the received bytes.
+    /// If it panics, the receive is retired, and the slots that it did not get return to their arena.
+    /// The completion names the queue pair that consumed the receive ([`Completion::qpn`]).
     ///
     /// # Errors
-    /// The completion names nothing that is in flight here; nothing was given back.
+    /// The completion names no receive in flight here; nothing was retired.
     fn retire<F: FnMut(Ticket, Self::Slot)>(
         &mut self,
         completion: Lent<'_, Self::Completion>,
         each: F,
     ) -> Result<Arrival, Rejected>;
 
-    /// How many receives are posted.
+    /// The number of posted receives.
     fn in_flight(&self) -> u32;
 
     /// How many more can be staged now.
     fn room(&self) -> u32;
 
-    /// How many completions it rejected: stale, duplicate, or another's.
+    /// The number of rejected completions: stale, duplicate, or of another queue.
     fn rejected(&self) -> u64;
 
-    /// Returns the id that its events carry.
+    /// Returns the id in events of the queue.
     fn id(&self) -> SharedReceiveId;
 
-    /// Returns the number that its completions carry in the place of the channel: unique on its completion queue.
+    /// Returns the number that its completions carry in the channel field: unique on its completion queue.
     fn number(&self) -> u32;
 
-    /// Asks for one [`super::AsyncEvent::SharedReceiveLimit`] when fewer receives than this are left; zero asks for
-    /// none. After the event, none follows until this is called again (S22). If fewer are left already, the event may
-    /// come at once or with the next message.
+    /// Requests one [`super::AsyncEvent::SharedReceiveLimit`] when fewer receives than this are left; zero turns it off.
+    /// After the event, no other follows until the next call (S22). If fewer receives are left already, the event may come
+    /// at once or with the next message.
     ///
     /// # Errors
-    /// It is more than the depth (`EINVAL`), or the device refused.
+    /// The limit exceeds the depth (`EINVAL`), or the device refused.
     fn set_limit(&mut self, receives: u32) -> Result<(), ProviderError>;
 }
 
-/// Receives staged for one post. Dropping it posts nothing, and the slots go home: those that earlier batches left, too.
+/// Receives staged for one post. Dropping the batch posts nothing: all slots return to their arena, also those that earlier
+/// batches left.
 pub trait ReceiveBatch: Sized {
-    /// Memory that is posted.
+    /// The memory to post.
     type Slot: Slot;
 
-    /// Stages one receive that scatters into `N` slots, up to [`GATHER_MAX`], each to its
-    /// whole capacity.
+    /// Stages one receive that scatters into `N` slots, up to [`GATHER_MAX`], and uses the
+    /// whole capacity of each.
     ///
     /// # Errors
-    /// [`Refused`] hands the slots back with the reason.
+    /// [`Refused`] returns the slots with the reason.
     fn push<const N: usize>(&mut self, slots: [Self::Slot; N]) -> Result<Ticket, Refused<[Self::Slot; N]>>;
 
-    /// How many receives are staged, those that an earlier batch left among them.
+    /// The number of staged receives, including those that an earlier batch left.
     fn staged(&self) -> u32;
 
-    /// Ends the batch without posting. The next batch of the queue begins with all that is staged.
+    /// Ends the batch without posting. The next batch of the queue begins with all staged receives.
     fn leave(self);
 
-    /// Posts all staged receives in one call; returns how many were posted.
+    /// Posts all staged receives in one call. Returns the number of posted receives.
     ///
     /// # Errors
-    /// The device took only part; the slots of the rest went home.
+    /// The device accepted only a part; the slots of the rest returned to their arena.
     fn ring(self) -> Result<u32, PostError>;
 }
 
-/// A completion as polled: a token that exactly one queue can redeem, once. It is lent for the length of the callback
-/// that gets it, and redeemed there or kept.
+/// A polled completion: a token that exactly one queue can redeem, once. It is lent to the callback, which redeems or keeps
+/// it.
 ///
-/// It can be neither cloned nor made. One that is kept may be lent again, and its queue rejects it once it is redeemed: so
-/// redeeming is proof. Dropped unredeemed, the slots it stands for stay with the device's side until a later one covers them.
+/// Callers can neither clone nor create it. A kept completion may be lent again, but its queue rejects it after it was
+/// redeemed. So redeeming is a proof. If it is dropped unredeemed, its slots stay in the queue until a later completion
+/// covers them.
 pub trait LentCompletion: Sized {
-    /// The completion, where it is kept for longer.
+    /// The kept completion.
     type Kept: Completion;
 
     /// Returns the work id that the request was posted with.
     fn work_id(&self) -> WorkId;
 
-    /// How it ended.
+    /// The status.
     fn status(&self) -> WcStatus;
 
-    /// Returns the number of its queue pair.
+    /// Returns the number of the queue pair.
     fn qpn(&self) -> Qpn;
 
-    /// Keeps it beyond the callback. It is copied.
+    /// Keeps it beyond the callback, by a copy.
     fn keep(self) -> Self::Kept;
 }
 
 /// A completion that was kept, to be redeemed later.
 pub trait Completion: Send + Sized + 'static {
-    /// The completion, as a queue redeems it.
+    /// The lent completion, which a queue redeems.
     type Lent<'c>: LentCompletion<Kept = Self>;
 
-    /// Lends it to the queue that redeems it. A queue that redeemed it rejects it from then on.
+    /// Lends it to the queue that redeems it. After that the queue rejects it.
     fn lend(&self) -> Self::Lent<'_>;
 
     /// Returns the work id that the request was posted with.
@@ -472,35 +475,35 @@ pub trait Completion: Send + Sized + 'static {
         self.lend().work_id()
     }
 
-    /// How it ended.
+    /// The status.
     fn status(&self) -> WcStatus {
         self.lend().status()
     }
 
-    /// Returns the number of its queue pair.
+    /// Returns the number of the queue pair.
     fn qpn(&self) -> Qpn {
         self.lend().qpn()
     }
 }
 
-/// A completion of this type, as it is lent.
+/// The lent form of a completion.
 pub type Lent<'c, C> = <C as Completion>::Lent<'c>;
 
-/// Requests a completion gave back.
+/// The requests that a completion retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retired {
-    /// The first of them.
+    /// The first request.
     pub first: Ticket,
-    /// The request that the completion names. All before it ended in success.
+    /// The request that the completion names. All before it succeeded.
     pub last: Ticket,
-    /// How the last one ended.
+    /// The status of the last request.
     pub status: WcStatus,
     /// The device's own code for an error; the vendor defines its meaning.
     pub vendor_error: u32,
 }
 
 impl Retired {
-    /// How many requests were given back.
+    /// The number of retired requests.
     #[must_use]
     #[inline]
     pub const fn count(&self) -> u64 {
@@ -514,102 +517,101 @@ impl Retired {
 pub enum ArrivalKind {
     /// A SEND: the bytes are in the slots.
     Send,
-    /// A WRITE with immediate: the bytes are in the window, the slots were not touched.
+    /// A WRITE with immediate: the bytes are in the window, and the slots are unchanged.
     WriteWithImmediate,
-    /// The receive failed; what it holds is not to be read.
+    /// The receive failed; its content is undefined.
     Failed,
 }
 
-/// A receive that ended.
+/// A retired receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The receive.
     pub ticket: Ticket,
-    /// How it ended. If that is no success, no field below holds but `vendor_error` (S7).
+    /// The status. Without success, only `vendor_error` is valid among the fields below (S7).
     pub status: WcStatus,
     /// The operation that consumed it.
     pub kind: ArrivalKind,
-    /// How many bytes came.
+    /// The number of received bytes.
     pub payload_bytes: u32,
-    /// The sender's word, in host order.
+    /// The immediate value, in host order.
     pub immediate: Option<u32>,
     /// The device's own code for an error; the vendor defines its meaning.
     pub vendor_error: u32,
 }
 
-/// A completion queue; polled by one thread.
+/// A completion queue, polled by one thread.
 pub trait CompletionQueue: Send + Sized + 'static {
-    /// Completion that polling lends, where it is kept.
+    /// A kept completion.
     type Completion: Completion;
-    /// Handle that wakes a thread asleep at the queue.
+    /// A handle that wakes a thread asleep at the queue.
     type Waker: Waker;
-    /// A channel of it that was promised to a queue pair; dropped, it is free again.
+    /// A channel that is reserved for a queue pair; dropping the claim frees the channel.
     type Claim: Send + Sized + 'static;
-    /// A descriptor of the operating system that an event loop watches: one that lends itself (`AsFd`), where the
-    /// provider has any.
+    /// A descriptor of the operating system for an event loop (`AsFd`), if the provider has any.
     type Descriptor: Sized + 'static;
 
-    /// Takes what completed, at most a provider's batch, and hands each to `each`. Zero
+    /// Polls completions, at most a provider's batch, and passes each to `each`. Zero
     /// means that nothing had completed.
     ///
-    /// If `each` panics, the completion it had is taken. The next poll begins with the rest of the batch.
+    /// If `each` panics, its completion is consumed. The next poll begins with the rest of the batch.
     ///
     /// # Errors
-    /// The device could not be polled; the queue is of no further use.
+    /// The device could not be polled; the queue cannot be used any more.
     fn poll<F: FnMut(Lent<'_, Self::Completion>)>(&mut self, each: F) -> Result<u32, ProviderError>;
 
-    /// How many completions it holds.
+    /// The number of completions that the queue can hold.
     fn depth(&self) -> u32;
 
-    /// Promises a channel to the sends of a queue pair that is made later, on whichever thread:
-    /// [`super::ProtectionDomain::queue_pair_of`]. It is cheap, and calls no device.
+    /// Reserves a channel for the sends of a queue pair that any thread makes later
+    /// ([`super::ProtectionDomain::queue_pair_of`]). The call is cheap, and does not call the device.
     ///
     /// # Errors
     /// The channel is not unique here (`EEXIST`), or the queue must be polled first (`EBUSY`).
     fn claim_sends(&self, channel: u32) -> Result<Self::Claim, ProviderError>;
 
-    /// Promises a channel to the receives of a queue pair that is made later; otherwise as
+    /// Reserves a channel for the receives of a queue pair that is made later, like
     /// [`CompletionQueue::claim_sends`].
     ///
     /// # Errors
     /// As for [`CompletionQueue::claim_sends`].
     fn claim_receives(&self, channel: u32) -> Result<Self::Claim, ProviderError>;
 
-    /// Whether the sends of this channel are promised to a queue pair, or in use by one. They stay in use for good if
+    /// Whether the sends of this channel are reserved for a queue pair, or in use by one. They stay in use forever if
     /// the queue pair was dropped and the device refused to destroy it.
     ///
     /// # Ordering
-    /// By a lock, which the end of a queue pair takes, too. A thread that sees anything done after that end also sees
-    /// the channel free.
+    /// A lock orders this call and the end of a queue pair. A thread that sees an effect of that end also sees the
+    /// channel free.
     fn is_claimed(&self, channel: u32) -> bool;
 
-    /// The descriptor that becomes readable after [`CompletionQueue::arm`], where the
-    /// queue was made with notification and the provider has it.
+    /// The descriptor that becomes readable for a notification after [`CompletionQueue::arm`], if the
+    /// queue was made with notification and the provider has one.
     fn notification(&self) -> Option<&Self::Descriptor>;
 
-    /// The descriptor that becomes readable when a [`Waker`] wakes, where the queue was made with notification and the
-    /// provider has it.
+    /// The descriptor that becomes readable when a [`Waker`] wakes, if the queue was made with notification and the
+    /// provider has one.
     fn waking(&self) -> Option<&Self::Descriptor>;
 
-    /// Asks for one notification at the next completion (or the next solicited or failed
-    /// one). One-shot: poll again after arming, for what came in between (S23).
+    /// Requests one notification at the next completion, or at the next solicited or failed
+    /// one. After arming, poll again for completions that came before (S23).
     ///
     /// # Errors
     /// The queue was made without notification, or the device refused.
     fn arm(&mut self, solicited_only: bool) -> Result<(), ProviderError>;
 
-    /// Takes the waiting notifications and wake-ups, without blocking; returns how many notifications there were.
+    /// Takes the waiting notifications and wake-ups, without blocking. Returns the number of notifications.
     ///
     /// # Errors
     /// The queue was made without notification, or the descriptor failed.
     fn acknowledge(&mut self) -> Result<u32, ProviderError>;
 
-    /// Returns a handle that wakes a thread asleep at this queue. It works from any thread, for as long as it is kept;
-    /// after the queue's end it does nothing. `None` if the queue was made without notification.
+    /// Returns a handle that wakes a thread asleep at this queue, from any thread. After the end of the queue it does
+    /// nothing. `None` if the queue was made without notification.
     fn waker(&self) -> Option<Self::Waker>;
 
     /// Sleeps until one of these queues has a notification or a wake-up that was not taken yet, or
-    /// for `span`. It may end early for no reason.
+    /// for `span`. It may end early without a reason.
     ///
     /// # Errors
     /// A queue was made without notification, or its descriptor failed.
@@ -622,6 +624,6 @@ pub trait Waker: Clone + Send + Sync + Sized + 'static {
     /// ([`CompletionQueue::acknowledge`]).
     ///
     /// # Ordering
-    /// Operations before the call happen before the woken thread goes on.
+    /// Operations before the call happen before the woken thread continues.
     fn wake(&self);
 }

@@ -1,29 +1,29 @@
-//! Fast lanes and management lanes: what a rail is for, by how fast it is beside the others.
+//! Fast lanes and management lanes: the use of a rail, by its speed compared with the other rails.
 
 use core::fmt;
 
 use crate::advertised_rail::SpeedClass;
 
-/// How many times slower than the fastest rail one may be and still carry bulk data.
+/// How many times slower than the fastest rail a rail for bulk data may be.
 ///
-/// Ports of one generation of hosts differ by at most a factor of four: a port may run at a lower speed, or at one lane
-/// of four. Management ports are slower by more than that.
+/// The ports of one generation of hosts differ by at most a factor of four: a port may run at a lower speed, or with one
+/// of its four physical lanes. Management ports are slower by more than that.
 pub const LANE_FACTOR: u64 = 4;
 
-/// Use of a rail. The greater of two comes first.
+/// The use of a rail. Greater lanes are preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "it is near the fastest or it is not")]
 pub enum Lane {
-    /// It is more than [`LANE_FACTOR`] times slower than the fastest, or its speed is not known and the
-    /// fastest's is. It goes behind every fast one: alone where one pair is chosen and nothing else reaches
-    /// ([`choose`](super::choose)), last where all pairs are ([`pairs`](super::pairs)).
+    /// The rail is more than [`LANE_FACTOR`] times slower than the fastest, or its speed is unknown and that of
+    /// the fastest is known. It comes after every fast rail. [`choose`](super::choose) uses it only if nothing
+    /// else reaches, and [`pairs`](super::pairs) lists it last.
     Management,
-    /// It is the fastest, or not much slower.
+    /// The rail is the fastest, or not much slower.
     Fast,
 }
 
 impl Lane {
-    /// The lane of a rail of this speed, where `fastest` is the fastest of those it is compared with.
+    /// The lane of a rail of this speed; `fastest` is the fastest speed that it is compared with.
     #[must_use]
     pub const fn of(speed: SpeedClass, fastest: SpeedClass) -> Self {
         if speed.to_mbps().saturating_mul(LANE_FACTOR) >= fastest.to_mbps() {

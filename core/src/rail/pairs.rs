@@ -1,9 +1,9 @@
 //! All pairs of rails by which two hosts reach each other: the rails that messages are striped over.
 //!
-//! The side that connects computes it. Nothing here depends on which side is ours, so two lists with the ports of both
-//! hosts give the same pairs from either side. No ports are announced over the wire. The side that connects takes each
-//! of the peer's rails to be on a port of its own, and may pair two that share a port. The peer knows its ports, and
-//! refuses the second.
+//! The connecting side computes the pairs. The result does not depend on which side is local, so two lists with the
+//! ports of both hosts give the same pairs on either side. Ports are not announced over the wire. So the connecting side
+//! assumes that each rail of the peer is on a separate port, and may pair two rails that share a port. The peer knows its
+//! ports, and refuses the second.
 
 use core::cmp::Ordering;
 use core::net::IpAddr;
@@ -16,18 +16,18 @@ use crate::advertised_rail::{AdvertisedRail, RAILS_MAX, SpeedClass};
 /// A rail that may be paired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The rail as both sides know it.
+    /// The rail, as it is advertised.
     pub rail: AdvertisedRail,
-    /// The port it is on, by a number that means nothing else. Several addresses of one port are one link, and only the
-    /// best of them is used. If a side does not name its ports, each rail has a number of its own
+    /// The number of its port, which only distinguishes ports. Several addresses of one port are one link, and only the
+    /// best of them is used. If the ports of a side are unknown, each rail has a different number
     /// ([`Candidate::each`]).
     pub port: u8,
 }
 
 impl Candidate {
-    /// Makes candidates of rails whose ports are not known: each is taken to be on a port of its own.
+    /// Makes candidates of rails whose ports are unknown: each counts as on a separate port.
     pub fn each(rails: &[AdvertisedRail]) -> impl Iterator<Item = Self> {
-        // A list has at most `RAILS_MAX` rails, so that each number is there once.
+        // A list has at most `RAILS_MAX` rails, so each has a different number.
         (0..=u8::MAX)
             .zip(rails)
             .map(|(port, rail)| Self { rail: *rail, port })
@@ -38,9 +38,9 @@ impl Candidate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PairedRails {
-    /// Which they are.
+    /// The two rails, by index.
     pub pair: RailPair,
-    /// How fast the slower end is.
+    /// The speed of the slower end.
     pub speed: SpeedClass,
     /// The use of the pair, by its speed compared with the fastest pair.
     pub lane: Lane,
@@ -51,7 +51,7 @@ pub struct PairedRails {
 pub struct Pairing<'a> {
     ours: &'a [Candidate],
     peers: &'a [Candidate],
-    /// For each list, the places whose rail an earlier place holds already.
+    /// For each list, the places whose rail is already at an earlier place.
     repeated: [Places; 2],
     pairs: Vec<PairedRails, RAILS_MAX>,
 }
@@ -65,7 +65,7 @@ const PEER: usize = 1;
 struct Places([bool; RAILS_MAX]);
 
 impl Places {
-    /// Returns the places whose rail an earlier place holds already.
+    /// Returns the places whose rail is already at an earlier place.
     fn repeated(candidates: &[Candidate]) -> Self {
         let mut places = Self([false; RAILS_MAX]);
         for (index, (place, this)) in places.0.iter_mut().zip(candidates).enumerate() {
@@ -83,14 +83,14 @@ impl Places {
 /// Pairs the rails of two hosts, each port in at most one pair, the best pair first.
 ///
 /// Pairs are ranked as in [`choose`](super::choose): by the lane, then the prefix, then the speed of the slower end.
-/// Equal pairs are ranked by their addresses. Management lanes are paired, too, and come last, to remain if all other
-/// pairs fail. Link-local addresses pair only if no other addresses do. A duplicate within a list is ignored, and so is
-/// everything behind the first [`RAILS_MAX`] rails.
+/// Equal pairs are ranked by their addresses. Management lanes are paired, too, and come last, so that they are used if all other
+/// pairs fail. Link-local addresses pair only if no other addresses do. Duplicates within a list are ignored, and so are
+/// all rails after the first [`RAILS_MAX`].
 ///
-/// No further pair can be added to the result. If all hosts of a subnet have one prefix length, no other set has more
+/// No further pair can be added to the result. If all hosts of a subnet have the same prefix length, no other set has more
 /// pairs either.
 ///
-/// Seen from the other side, with the lists exchanged, it is the same list with the sides exchanged.
+/// The other side, which exchanges the two lists, gets the same pairs with the sides exchanged.
 #[must_use]
 pub fn pairs<'a>(ours: &'a [Candidate], peers: &'a [Candidate]) -> Pairing<'a> {
     let mut pairing = Pairing {
@@ -149,7 +149,7 @@ impl<'a> Pairing<'a> {
         })
     }
 
-    /// Returns the most specific reason, of all pairs that a rail could have been part of.
+    /// Returns the most specific reason among all possible pairs with this rail.
     fn why_not<'r>(
         &self,
         pairs: impl Iterator<Item = (&'r Candidate, &'r Candidate)>,
@@ -177,7 +177,7 @@ impl<'a> Pairing<'a> {
         nearest
     }
 
-    /// How good a pair is but for its lane, or why it is none.
+    /// The merit of a pair without its lane, or the reason why the two rails are not one.
     fn judge(&self, local: &Candidate, peer: &Candidate) -> Result<Merit, NotChosen> {
         let link_local = |candidates: &[Candidate], side, like: IpAddr| {
             candidates
@@ -210,7 +210,7 @@ impl<'a> Pairing<'a> {
         })
     }
 
-    /// Whether a place of a list is passed over.
+    /// Whether a place of a list is skipped: a duplicate, or beyond [`RAILS_MAX`].
     fn is_repeated(&self, side: usize, index: usize) -> bool {
         self.repeated.get(side).is_none_or(|places| places.has(index))
     }
@@ -221,7 +221,7 @@ impl<'a> Pairing<'a> {
         speeds.max().unwrap_or_default()
     }
 
-    /// The best pair of two ports that are in none yet.
+    /// The best pair of two ports that are not yet in a pair.
     fn best_left(&self, fastest: SpeedClass) -> Option<PairedRails> {
         let is_free = |pair: RailPair| {
             let (local, peer) = (self.ours.get(pair.local), self.peers.get(pair.peer));

@@ -1,9 +1,9 @@
-//! The index of a registration cache: which memory is registered, by how many it is used, and what leaves next.
+//! The index of a registration cache: which memory is registered, how many users it has, and what is evicted next.
 //!
-//! Here is all that decides, and nothing that calls. A [`Table`] stores one value for each registration, in storage of
-//! the caller's. The caller registers, deregisters and watches mappings. It holds a lock around each call of the
-//! table, and no call of the table allocates, frees or drops a value. A lookup that hits, and the end of a use, need no
-//! lock: [`Uses`].
+//! This module makes all decisions, and makes no system call. A [`Table`] stores one value for each registration, in
+//! storage from the caller. The caller registers, deregisters and watches mappings. It holds a lock around each call of
+//! the table, and no call of the table allocates, frees or drops a value. A lookup that hits, and the end of a use, need
+//! no lock ([`Uses`]).
 
 mod table;
 mod uses;
@@ -22,7 +22,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// The `bytes` bytes from `start` on. `None` if there are none, or if they end behind the last address.
+    /// The `bytes` bytes from `start` on. `None` if `bytes` is zero, or if the range ends beyond the last address.
     #[must_use]
     #[inline]
     pub const fn new(start: usize, bytes: usize) -> Option<Self> {
@@ -32,36 +32,36 @@ impl AddressRange {
         }
     }
 
-    /// Its first address.
+    /// The first address.
     #[must_use]
     #[inline]
     pub const fn start(self) -> usize {
         self.start
     }
 
-    /// The address behind its last byte.
+    /// The address after the last byte.
     #[must_use]
     #[inline]
     pub const fn end(self) -> usize {
         self.end
     }
 
-    /// How many bytes it has, at least one.
+    /// The number of bytes, at least one.
     #[must_use]
     #[inline]
     pub const fn bytes(self) -> usize {
-        // The end is behind the start.
+        // The end is after the start.
         self.end.wrapping_sub(self.start)
     }
 
-    /// Whether it has a byte in common with `other`.
+    /// Whether the ranges have a byte in common.
     #[must_use]
     #[inline]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.end && other.start < self.end
     }
 
-    /// The whole pages that it touches; `page_bytes` is a power of two. `None` if the last of them ends behind the last
+    /// The pages of the range; `page_bytes` is a power of two. `None` if the last page ends beyond the last
     /// address.
     #[must_use]
     pub const fn in_pages(self, page_bytes: usize) -> Option<Self> {
@@ -81,37 +81,37 @@ impl fmt::Debug for AddressRange {
     }
 }
 
-/// Identity of a registration: two lookups share one only if all fields are equal.
+/// The key of a registration: two lookups share a registration only if all fields are equal.
 ///
-/// Ranges that overlap stay apart: merging them would register memory that nobody named.
+/// Overlapping ranges are not merged: a merged registration would include memory that no caller named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The registered bytes.
     pub range: AddressRange,
-    /// The rights, with relaxed ordering among them.
+    /// The rights, relaxed ordering included.
     pub access: Access,
-    /// Whether the caller promises that the mapping stays. Such a registration is shared only by callers that promise
-    /// it, since nobody watches its mapping.
+    /// Whether the caller promises that the mapping stays. Only callers with this promise share such a registration,
+    /// since its mapping is not watched.
     pub is_kept: bool,
 }
 
-/// The most that a table holds. Registrations that wait to be deregistered count, too: their pages are still pinned.
+/// The limits of a table. Registrations that wait to be deregistered count, too: their pages are still pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Registrations.
+    /// The maximum number of registrations.
     pub entries: u32,
-    /// Bytes of all registrations together; bytes in two of them count twice.
+    /// The maximum number of bytes in all registrations together; bytes in two of them count twice.
     pub bytes: u64,
 }
 
-/// Names one registration of a table. Its index is used again, with another generation.
+/// Identifies one registration of a table. Its index is reused with another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EntryId {
     index: u32,
     generation: u32,
 }
 
-/// One use of a registration. It is neither copied nor ended twice: [`Uses::release`] takes it.
+/// One use of a registration. It cannot be copied or ended twice: [`Uses::release`] consumes it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "it lasts until it is released"]
 pub struct Use {
@@ -119,14 +119,14 @@ pub struct Use {
 }
 
 impl Use {
-    /// The use of nothing. To release it changes nothing.
+    /// A use of no registration. Releasing it changes nothing.
     #[inline]
     pub const fn of_nothing() -> Self {
         Self { index: u32::MAX }
     }
 }
 
-/// A registration whose last use ended, and which no lookup finds any more. [`Table::retire`] takes it.
+/// A registration whose last use ended and that no lookup finds any more. [`Table::retire`] consumes it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "it stays until it is retired"]
 pub struct Ended {
@@ -137,11 +137,11 @@ pub struct Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a caller acts on each of them")]
 pub enum Reservation {
-    /// There is a place. Register, then [`Table::commit`] or [`Table::abandon`] it.
+    /// A place is reserved. Register the memory, then call [`Table::commit`] or [`Table::abandon`].
     Reserved(EntryId),
-    /// There is a place once a retired registration is deregistered ([`Table::take_retired`]). Reserve again afterwards.
+    /// First deregister a retired registration ([`Table::take_retired`]), then reserve again.
     DeregisterFirst,
-    /// Registrations in use leave no room within the limits. Nothing was evicted, unless lookups took up meanwhile what was idle.
+    /// Registrations in use leave no room within the limits. Nothing was evicted, unless lookups took idle registrations meanwhile.
     Full,
 }
 
@@ -149,26 +149,26 @@ pub enum Reservation {
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a caller acts on each of them")]
 pub enum Committed {
-    /// Other lookups find it. The caller is its first user.
+    /// Other lookups find the registration. The caller is its first user.
     Shared(Use),
-    /// Another one of the same key was committed meanwhile. The caller is its only user, and no lookup finds it.
+    /// Another registration of the same key was committed meanwhile. The caller is the only user of this one, and no lookup finds it.
     Alone(Use),
-    /// Its range was invalidated since it was reserved. It is retired, and may not be used.
+    /// The range was invalidated after the reservation. The registration is retired, and must not be used.
     Stale,
 }
 
-/// Counts of a table since it was made, and what it holds now.
+/// Counts of a table since its creation, and its present contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCounts {
     /// Lookups that found a registration.
     pub hits: u64,
     /// Lookups that found none.
     pub misses: u64,
-    /// Registrations that left for lack of room.
+    /// Registrations evicted while idle: for lack of room, or by [`Table::evict_idle`].
     pub evictions: u64,
-    /// Registrations that left because their range was invalidated.
+    /// Registrations removed because their range was invalidated.
     pub invalidations: u64,
-    /// Registrations held now, those that are being made or wait to be deregistered included.
+    /// Registrations held now, including those that are being made or wait to be deregistered.
     pub entries: u32,
     /// Registrations in use now.
     pub entries_used: u32,

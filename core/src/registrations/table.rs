@@ -1,11 +1,11 @@
-//! The table: buckets of live registrations, and the list of retired ones. Their users are counted by [`Uses`].
+//! The table: buckets of live registrations, and the list of retired ones. [`Uses`] counts their users.
 //!
 //! | state | in a bucket | users | pages | leaves it by |
 //! |---|---|---|---|---|
 //! | free | no | 0 | none | `reserve` |
 //! | pending | no | 0 | being pinned | `commit`, `abandon` |
 //! | live | yes | any | pinned | eviction at 0 users, `invalidate` |
-//! | unlinked | no | at least 1, or the last one is leaving | pinned | the last `release` |
+//! | unlinked | no | at least 1, or the last use is ending | pinned | the last `release` |
 //! | retired | no | 0 | pinned | `take_retired` |
 //! | leaving | no | 0 | being unpinned | `deregistered` |
 
@@ -18,7 +18,7 @@ use super::{AddressRange, Committed, Ended, EntryId, Key, Limits, Reservation, T
 use crate::Access;
 use crate::sync::Ordering;
 
-/// How often an eviction looks for an idle entry, if lookups take up those that it finds.
+/// How many times an eviction looks for an idle entry, if lookups take the entries that it finds.
 const LOOKS_MAX: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +31,13 @@ enum State {
     Leaving,
 }
 
-/// Place for one registration.
+/// The place of one registration.
 #[derive(Debug)]
 pub struct Slot<T> {
     key: Key,
     state: State,
     generation: u32,
-    /// The next entry of the free or of the retired list, if it is on one.
+    /// The next entry of the free list or the retired list, if the slot is on one.
     next: u32,
     value: Option<T>,
 }
@@ -66,7 +66,7 @@ impl<T> Default for Slot<T> {
     }
 }
 
-/// Entries and bytes that are counted together.
+/// A number of entries, and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Amount {
     entries: u32,
@@ -84,7 +84,7 @@ impl Amount {
         self.bytes = self.bytes.saturating_sub(bytes as u64);
     }
 
-    /// Whether one more of so many bytes stays within the limits, once `leaving` has left.
+    /// Whether one more entry of `bytes` stays within the limits after `leaving` is gone.
     const fn has_room(self, leaving: Self, bytes: usize, limits: Limits) -> bool {
         let entries = self.entries.saturating_sub(leaving.entries);
         let held = self.bytes.saturating_sub(leaving.bytes);
@@ -92,7 +92,7 @@ impl Amount {
     }
 }
 
-/// Registrations by key. A lookup counts a user, and a registration in use is never handed out for deregistration.
+/// Registrations by key. A lookup counts a user, and a registration in use is never returned for deregistration.
 ///
 /// The table is called under a lock. Its [`Uses`] find live entries and end uses without it: see [`Uses::look_up`] and [`Uses::release`].
 ///
@@ -118,8 +118,8 @@ where
     U: Deref<Target = Uses<Marks>>,
     Marks: AsRef<[Mark]> + 'static,
 {
-    /// An empty table. It holds at most as many registrations as there are slots and marks, whatever the limits say. The marks are new, and
-    /// of this table alone.
+    /// An empty table. The numbers of slots and of marks limit its registrations, too. The marks must be new, and used by no other
+    /// table.
     pub fn new(mut slots: Slots, uses: U, limits: Limits) -> Self {
         let places = slots.as_mut();
         let places_max = uses.marks().len().min(places.len()).min(NONE as usize);
@@ -150,7 +150,7 @@ where
         }
     }
 
-    /// Finds the live registration of a key, counts the caller as a user, and as the most recent one.
+    /// Finds the live registration of a key, counts the caller as a user, and marks the registration as most recently used.
     pub fn look_up(&mut self, key: &Key) -> Option<(Use, &T)> {
         if let Some(index) = self.find_live(key) {
             return self.take_up(index);
@@ -167,14 +167,14 @@ where
         value.map(|value| (Use { index }, value))
     }
 
-    /// Returns the registration that is in use. `None` if it is the use of nothing.
+    /// Returns the registration of a use; `None` for [`Use::of_nothing`].
     #[must_use]
     pub fn used(&self, used: &Use) -> Option<&T> {
         self.get(used.index)?.value.as_ref()
     }
 
-    /// Takes a place for a registration that is about to be made. The least recently used ones are evicted if that makes
-    /// room: those of which no use began since the most commits. From now on an invalidation of its range makes it stale.
+    /// Reserves a place for a new registration. If necessary and sufficient, it evicts the idle registrations whose last use
+    /// began the most commits ago. From now on an invalidation of the range makes the reservation stale.
     pub fn reserve(&mut self, key: Key) -> Reservation {
         let bytes = key.range.bytes();
         let has_room = |leaving| self.held.has_room(leaving, bytes, self.limits);
@@ -205,19 +205,19 @@ where
         })
     }
 
-    /// Gives a reserved place back: nothing was registered.
+    /// Returns a reserved place unused.
     pub fn abandon(&mut self, id: EntryId) {
         if matches!(self.named(id), Some(State::Pending { .. })) {
             self.free(id.index);
         }
     }
 
-    /// Stores the registration that a place was reserved for, and the caller's word for it, which [`Uses::look_up`] returns.
+    /// Stores the registration in its reserved place, with a word of the caller, which [`Uses::look_up`] returns.
     ///
     /// Ordering: [`REGISTRATION_PUBLISH`](crate::ordering::REGISTRATION_PUBLISH) pairs with the lookups' acquire.
     ///
     /// # Errors
-    /// The id names no reserved place. The value is given back.
+    /// The id names no reserved place. The value is returned.
     pub fn commit(&mut self, id: EntryId, value: T, tag: u32) -> Result<Committed, T> {
         let Some(State::Pending { is_stale }) = self.named(id) else {
             return Err(value);
@@ -240,7 +240,7 @@ where
             let begun = mark.begin(id.generation, &key, tag, is_first);
             self.counts.hits = self.counts.hits.wrapping_add(begun);
             if is_first {
-                // Relaxed: a lookup that does not see it looks again under the lock.
+                // Relaxed: a lookup that misses the new entry looks again under the lock.
                 mark.next
                     .store(bucket.bucket.load(Ordering::Relaxed), Ordering::Relaxed);
                 bucket.bucket.store(id.index, Ordering::Relaxed);
@@ -263,10 +263,10 @@ where
         self.uses.release(used).is_some_and(|ended| self.retire(ended))
     }
 
-    /// Retires a registration whose last use ended without the lock: [`Uses::release`] said so. Returns whether it has to be deregistered.
+    /// Retires a registration whose last use ended without the lock, as [`Uses::release`] reported. Returns whether it has to be deregistered.
     pub fn retire(&mut self, ended: Ended) -> bool {
         let Ended { index } = ended;
-        // Nobody else retires it: the last end and the unlinking change one word, and one of them comes last.
+        // Only this call retires it: the last end and the unlinking change one word, so exactly one of them sees itself as the last.
         let is_over = self.get(index).is_some_and(|slot| slot.state == State::Unlinked)
             && self.mark(index).is_some_and(|mark| !mark.has_users());
         if is_over {
@@ -275,8 +275,8 @@ where
         is_over
     }
 
-    /// Takes out of the buckets all registrations with a byte in this range, and marks the pending ones as stale.
-    /// Returns how many there were. Idle ones are retired at once, used ones by their last release.
+    /// Removes all registrations that overlap this range from the buckets, and marks pending ones as stale. Returns their
+    /// number. Idle registrations are retired at once, used ones by their last release.
     pub fn invalidate(&mut self, range: AddressRange) -> u32 {
         let mut count = 0_u32;
         for index in 0..self.used_slots {
@@ -297,7 +297,7 @@ where
         count
     }
 
-    /// Retires all idle registrations, and returns how many there were.
+    /// Retires all idle registrations, and returns their number.
     pub fn evict_idle(&mut self) -> u32 {
         let mut count = 0_u32;
         for index in 0..self.used_slots {
@@ -306,7 +306,7 @@ where
         count
     }
 
-    /// Takes a retired registration, to be deregistered without the lock. Report [`Table::deregistered`] afterwards.
+    /// Takes a retired registration, to be deregistered without the lock. Call [`Table::deregistered`] afterwards.
     pub fn take_retired(&mut self) -> Option<(EntryId, T)> {
         let index = self.retired;
         let slot = self.slots.as_mut().get_mut(index as usize)?;
@@ -322,7 +322,7 @@ where
         value.map(|value| (id, value))
     }
 
-    /// Frees the place of a registration that was taken and is deregistered.
+    /// Frees the place of a registration that was taken, and is now deregistered.
     pub fn deregistered(&mut self, id: EntryId) {
         if matches!(self.named(id), Some(State::Leaving)) {
             self.free(id.index);
@@ -356,7 +356,7 @@ where
         counts
     }
 
-    /// The amount that waits to be deregistered, or that nobody uses.
+    /// The registrations that wait to be deregistered, or that have no users.
     fn leaving_or_idle(&self) -> Amount {
         let mut amount = self.waiting;
         for index in 0..self.used_slots {
@@ -405,7 +405,7 @@ where
             let oldest = idle.max_by_key(|index| self.mark(*index).map(|mark| mark.age(clock)));
             match oldest {
                 Some(index) if self.evict(index) => return true,
-                // A lookup has taken it up meanwhile.
+                // A lookup took the entry meanwhile.
                 Some(_) => {}
                 None => return false,
             }
@@ -413,7 +413,7 @@ where
         false
     }
 
-    /// Retires a live entry that nobody uses.
+    /// Retires a live entry without users. Returns whether it did.
     fn evict(&mut self, index: u32) -> bool {
         if !self.is_idle(index) || !self.mark(index).is_some_and(Mark::unlink_idle) {
             return false;
@@ -424,7 +424,7 @@ where
         true
     }
 
-    /// Takes a live entry out of its bucket; retires it if nobody uses it.
+    /// Removes a live entry from its bucket, and retires it if it has no users.
     fn drop_live(&mut self, index: u32) {
         let is_idle = self.mark(index).is_some_and(Mark::unlink);
         self.leave_bucket(index);

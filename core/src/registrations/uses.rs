@@ -1,17 +1,17 @@
-//! Users of registrations, counted without the lock of the table.
+//! The numbers of users of registrations, counted without the lock of the table.
 //!
-//! A lookup that hits and a release change one word each, from any thread. All else is done by a [`Table`](super::Table), which holds
-//! these marks too, under its caller's lock. A word has the users of a place and what it holds. A lookup exchanges the whole word, so it
-//! succeeds only if the entry is still live, and still of the generation whose key was compared.
+//! A lookup that hits and a release change one word each, from any thread. A [`Table`](super::Table), which shares these marks, makes all
+//! other changes under its caller's lock. The word of a place has its generation and its number of users. A lookup exchanges the whole
+//! word, so it succeeds only if the entry is still live, and still of the generation whose key was compared.
 //!
 //! | bits of a word | field |
 //! |---|---|
 //! | 63..40 | generation of the place, its lower bits |
-//! | 39..20 | uses that lookups began since these were counted last |
+//! | 39..20 | uses that lookups began since the table counted them last |
 //! | 19 | unlinked: no lookup may find it |
 //! | 18..0 | users |
 //!
-//! The upper bit of either count is a guard: no lookup without the lock touches a word that has it.
+//! The upper bit of either count is a guard: a lookup without the lock does not change a word in which it is set.
 
 use core::fmt;
 
@@ -29,29 +29,29 @@ const UNLINKED: u64 = 1 << 19;
 const BEGUN_SHIFT: u32 = 20;
 const BEGUN: u64 = ((1 << 20) - 1) << BEGUN_SHIFT;
 const BEGUN_GUARD: u64 = 1 << 39;
-/// Bits by which a lookup without the lock leaves a word alone.
+/// If one of these bits is set, a lookup without the lock does not change the word.
 const CLOSED: u64 = USERS_GUARD | UNLINKED | BEGUN_GUARD;
 const GENERATION_SHIFT: u32 = 40;
 
-/// Entries of its bucket that a lookup without the lock looks at: three behind the first entry. It may miss one that is there.
+/// The number of entries of its bucket that a lookup without the lock visits: the first and three more. It may miss an existing entry.
 const ENTRIES_MAX: u32 = 4;
 
-/// One place as lookups without the lock read it, and the head of one bucket: one line of a processor's cache.
+/// One place, as lookups without the lock read it, and the head of one bucket. It fills one cache line.
 #[repr(align(64))]
 pub struct Mark {
     word: AtomicU64,
     start: AtomicU64,
     end: AtomicU64,
     rights: AtomicU32,
-    /// A word of the caller's for the registration.
+    /// The caller's word for the registration.
     tag: AtomicU32,
     /// The next live entry of the bucket.
     pub(super) next: AtomicU32,
     /// The first live entry of the bucket with this index.
     pub(super) bucket: AtomicU32,
-    /// Commits there had been as it was used last.
+    /// The number of commits at the last use.
     used_at: AtomicU32,
-    /// Stands for the key, the tag and the registration itself.
+    /// The witness of the key, the tag and the registration.
     registered: RaceWitness,
 }
 
@@ -81,7 +81,7 @@ impl Mark {
         self.word() & USERS != 0
     }
 
-    /// Uses that lookups began, and that [`Mark::begin`] has not returned.
+    /// Uses that lookups began, and that the table has not counted yet.
     pub(super) fn begun(&self) -> u64 {
         (self.word() & BEGUN) >> BEGUN_SHIFT
     }
@@ -93,7 +93,7 @@ impl Mark {
             && self.rights.load(Ordering::Relaxed) == rights_of(key)
     }
 
-    /// Begins the entry of a generation, with one user. Returns the uses of the entry before it.
+    /// Begins the entry of a generation, with one user. Returns the uncounted uses of the entry before it.
     pub(super) fn begin(&self, generation: u32, key: &Key, tag: u32, is_live: bool) -> u64 {
         let begun = self.begun();
         self.registered.write();
@@ -107,8 +107,8 @@ impl Mark {
         begun
     }
 
-    /// Counts one more user of a live entry, under the lock. Returns uses that are counted elsewhere from now on; `None` if it has as many
-    /// users as can be counted.
+    /// Counts one more user of a live entry, under the lock. Returns the uncounted uses, this one included, which the caller has to count;
+    /// `None` if the number of users has reached its limit.
     pub(super) fn take_up(&self, clock: u32) -> Option<u64> {
         let mut known = self.word();
         loop {
@@ -128,12 +128,12 @@ impl Mark {
         Some(((known & BEGUN) >> BEGUN_SHIFT).wrapping_add(1))
     }
 
-    /// Takes it out of reach of lookups, under the lock. Returns whether it has no users, and so is the caller's.
+    /// Hides the entry from lookups, under the lock. Returns whether it has no users, so that the caller has to retire it.
     pub(super) fn unlink(&self) -> bool {
         self.word.fetch_or(UNLINKED, REGISTRATION_UNLINK.get()) & USERS == 0
     }
 
-    /// Takes a live entry out of reach of lookups, under the lock, if it has no users.
+    /// Hides a live entry from lookups, under the lock, if it has no users. Returns whether it did.
     pub(super) fn unlink_idle(&self) -> bool {
         let known = self.word();
         known & USERS == 0
@@ -148,7 +148,7 @@ impl Mark {
                 .is_ok()
     }
 
-    /// How many commits ago it was used last.
+    /// The number of commits since its last use.
     pub(super) fn age(&self, clock: u32) -> u32 {
         clock.wrapping_sub(self.used_at.load(Ordering::Relaxed))
     }
@@ -176,15 +176,15 @@ fn rights_of(key: &Key) -> u32 {
     key.access.bits() << 1 | u32::from(key.is_kept)
 }
 
-/// The marks of one table, in storage of the caller's, as many as the table has slots.
+/// The marks of one table, one for each slot, in storage from the caller.
 pub struct Uses<Marks> {
     marks: Marks,
-    /// Counts the commits, by which uses are older or newer.
+    /// The number of commits, which orders uses by age.
     clock: AtomicU32,
 }
 
 impl<Marks: AsRef<[Mark]>> Uses<Marks> {
-    /// Marks without an entry.
+    /// Marks of free places.
     pub fn new(marks: Marks) -> Self {
         Self {
             marks,
@@ -192,21 +192,21 @@ impl<Marks: AsRef<[Mark]>> Uses<Marks> {
         }
     }
 
-    /// Finds a live registration of a key and counts the caller as a user, without the lock of the table. Returns its word of the caller's.
-    /// `None` if there is none, or if only a lookup under the lock finds it.
+    /// Finds a live registration of a key and counts the caller as a user, without the lock of the table. Returns the use and the word that
+    /// was committed with the registration. `None` if there is none, or if only a lookup under the lock finds it.
     ///
     /// Ordering: [`REGISTRATION_FIND`] pairs with [`REGISTRATION_PUBLISH`] of its commit.
     #[inline(always)]
     pub fn look_up(&self, key: &Key) -> Option<(Use, u32)> {
         let marks = self.marks.as_ref();
         let bucket = marks.get(bucket_of(key, marks.len()))?;
-        // Relaxed: a list that changes meanwhile leads to other entries, whose keys differ, or nowhere.
+        // Relaxed: a list that changes meanwhile leads to entries with other keys, or to its end.
         let index = bucket.bucket.load(Ordering::Relaxed);
         self.take_up(key, index)
             .or_else(|| self.look_further(*key, index))
     }
 
-    /// Goes on behind the first entry of a bucket, or tries that once more: its counts may have changed.
+    /// Tries the first entry of a bucket once more, since its counts may have changed, and then further entries.
     #[cold]
     #[inline(never)]
     fn look_further(&self, key: Key, mut index: u32) -> Option<(Use, u32)> {
@@ -216,7 +216,7 @@ impl<Marks: AsRef<[Mark]>> Uses<Marks> {
                 return Some(found);
             }
             let mark = self.marks().get(index as usize)?;
-            // An open one of the key is tried again: another thread changed its counts meanwhile.
+            // An open entry of the key is tried again: another thread changed its counts meanwhile.
             if !mark.has_key(&key) || mark.word() & CLOSED != 0 {
                 entries = entries.saturating_add(1);
                 index = mark.next.load(Ordering::Relaxed);
@@ -225,7 +225,7 @@ impl<Marks: AsRef<[Mark]>> Uses<Marks> {
         None
     }
 
-    /// Counts one more user of the entry with this index, if it is live and of this key, and nobody changes its counts meanwhile.
+    /// Counts one more user of the entry with this index, if it is live, has this key, and no other thread changes its counts meanwhile.
     #[inline(always)]
     fn take_up(&self, key: &Key, index: u32) -> Option<(Use, u32)> {
         let mark = self.marks().get(index as usize)?;
@@ -235,7 +235,7 @@ impl<Marks: AsRef<[Mark]>> Uses<Marks> {
         }
         let tag = mark.tag.load(Ordering::Relaxed);
         let next = known.wrapping_add(USER | 1 << BEGUN_SHIFT);
-        // Relaxed: the key was read behind the publication, and from here on nobody begins the place anew before this use ends.
+        // Relaxed: the key was read after its publication was seen. From here on the place is not reused before this use ends.
         let taken = mark
             .word
             .compare_exchange(known, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -245,8 +245,8 @@ impl<Marks: AsRef<[Mark]>> Uses<Marks> {
         Some((Use { index }, tag))
     }
 
-    /// Ends one use, without the lock of the table. If it was the last one of an entry that no lookup finds any more, the caller is to
-    /// retire that under the lock ([`Table::retire`](super::Table::retire)). The use is of these marks.
+    /// Ends one use, without the lock of the table. If it was the last use of an entry that no lookup finds any more, the caller has to
+    /// retire the entry under the lock ([`Table::retire`](super::Table::retire)). The use must be of these marks.
     ///
     /// Ordering: [`REGISTRATION_END`] pairs with itself, and with [`REGISTRATION_UNLINK`].
     #[inline(always)]
@@ -281,16 +281,15 @@ impl<Marks> fmt::Debug for Uses<Marks> {
     }
 }
 
-/// The bucket of a key among `buckets`; below that number, and 0 if there are none. Rights do not matter: few registrations differ by them
-/// alone.
+/// The bucket of a key, below `buckets`, or 0 if there are none. Rights are not hashed: few registrations differ only by their rights.
 #[inline(always)]
 pub(super) fn bucket_of(key: &Key, buckets: usize) -> usize {
-    // An odd constant near 2^64 divided by the golden ratio spreads neighbours over the upper bits.
+    // An odd constant near 2^64 divided by the golden ratio spreads adjacent addresses over the upper bits.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let (start, end) = (key.range.start as u64, key.range.end as u64);
-    // By this factor, buffers in a row whose length is a power of two share a bucket with at most three others.
+    // With this factor, consecutive buffers whose length is a power of two share a bucket with at most three others.
     let hash = start.wrapping_add(end.wrapping_mul(4)).wrapping_mul(SPREAD);
     let bucket = (u128::from(hash).wrapping_mul(buckets as u128) >> 64) as u64;
-    // It is below a number of buckets.
+    // The bucket is below `buckets`, so it fits.
     usize::try_from(bucket).unwrap_or(0)
 }

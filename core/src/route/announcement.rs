@@ -1,4 +1,4 @@
-//! Announcement of a member of a mesh to all others: its neighbours.
+//! The announcement of a mesh member's neighbours to all other members.
 
 use core::mem::{offset_of, size_of};
 
@@ -19,12 +19,12 @@ const VERSION: u8 = 2;
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 1 | version | 2 |
-/// | 1 | 1 | rank | whose neighbours, 0 to 63 |
+/// | 1 | 1 | rank | the announcing member, 0 to 63 |
 /// | 2 | 2 | reserved | 0 |
-/// | 4 | 4 | sequence | counts what it said since it started |
-/// | 8 | 8 | started | later for each start of the member |
+/// | 4 | 4 | sequence | counts the announcements since the start of the member |
+/// | 8 | 8 | started | the start number, greater for each start of the member |
 /// | 16 | 8 | neighbours | a bit for each, the lowest for rank 0 |
-/// | 24 | 8 | without a rail | of them those whom nothing reaches directly for now: a bit for each |
+/// | 24 | 8 | without a rail | a bit for each neighbour whose link has no rail for now |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Announcement {
@@ -72,13 +72,13 @@ impl Announcement {
         }
     }
 
-    /// Reads one in place.
+    /// Parses an announcement in place.
     ///
     /// # Errors
-    /// The first field that is wrong.
+    /// The first wrong field.
     pub fn parse(bytes: &[u8]) -> Result<&Self, WireError> {
         let wrong = |field, reason| WireError::at(Part::Announcement, &LAYOUT, 0, field, reason);
-        // First: another version may be of another length.
+        // Checked first, since another version may have another length.
         if bytes.first().is_some_and(|version| *version != VERSION) {
             return Err(wrong(Field::Version, Reason::Unknown));
         }
@@ -106,7 +106,7 @@ impl Announcement {
         Ok(announcement)
     }
 
-    /// Its bytes, as they go to the neighbours.
+    /// The bytes of the announcement, as they are sent to the neighbours.
     #[must_use]
     pub fn to_bytes(self) -> [u8; ANNOUNCEMENT_BYTES] {
         zerocopy::transmute!(self)
@@ -119,25 +119,25 @@ impl Announcement {
         Rank::new(self.rank).unwrap_or(Rank::FIRST)
     }
 
-    /// How many announcements of this start came before.
+    /// The number of earlier announcements since the start of the member.
     #[must_use]
     pub const fn sequence(&self) -> u32 {
         self.sequence.get()
     }
 
-    /// When the member started.
+    /// The start number of the member.
     #[must_use]
     pub const fn started(&self) -> u64 {
         self.started.get()
     }
 
-    /// Its neighbours.
+    /// The neighbours.
     #[must_use]
     pub const fn neighbours(&self) -> Ranks {
         Ranks::from_bits(self.neighbours.get())
     }
 
-    /// Returns the neighbours that no rail reaches for now.
+    /// Returns the neighbours whose link has no rail for now.
     #[must_use]
     pub const fn without_rail(&self) -> Ranks {
         Ranks::from_bits(self.without_rail.get())

@@ -1,4 +1,4 @@
-//! Neighbours of each member of a mesh, and the shortest routes that follow from them.
+//! The neighbours of each member of a mesh, and the shortest routes that follow from them.
 
 use crate::rank::{RANKS_MAX, Rank, Ranks};
 
@@ -27,16 +27,16 @@ const WITHOUT_RAIL_HOPS: u16 = 2 * RANKS_MAX as u16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Heard {
-    /// It is newer than the map, and has to be passed on. Routes may have changed.
+    /// The announcement is newer than the map, and has to be forwarded. Routes may have changed.
     News,
-    /// The map holds this announcement already, or a later one.
+    /// The map has this announcement already, or a later one.
     Known,
     /// The mesh has no such member.
     NotAMember,
 }
 
 impl Map {
-    /// Makes the map of a mesh of so many members, without any announcement. `None` for zero, and for more than
+    /// Makes the map of a mesh of `ranks` members, without any announcement. `None` for zero, and for more than
     /// [`RANKS_MAX`].
     #[must_use]
     pub const fn new(ranks: u8) -> Option<Self> {
@@ -53,13 +53,13 @@ impl Map {
         })
     }
 
-    /// How many members it has.
+    /// The number of members.
     #[must_use]
     pub const fn ranks(&self) -> u8 {
         self.ranks
     }
 
-    /// Takes in a member's announcement. A later start replaces every announcement of an earlier start. Within one
+    /// Applies a member's announcement. A later start replaces all announcements of an earlier start. Within one
     /// start, a later sequence replaces an earlier one.
     pub fn hear(&mut self, announcement: &Announcement) -> Heard {
         let said = (announcement.started(), announcement.sequence());
@@ -101,7 +101,7 @@ impl Map {
             between: [Ranks::NONE; RANKS_MAX as usize],
             last: [Ranks::NONE; RANKS_MAX as usize],
         };
-        // The distance to each member that was found, and the members whose route is known.
+        // The distance to each member found so far, and the members whose route is final.
         let mut far = [u16::MAX; RANKS_MAX as usize];
         let mut open = Ranks::NONE.with(from);
         let mut known = Ranks::NONE;
@@ -124,7 +124,7 @@ impl Map {
                 if so_far < before {
                     routes.note(rank, hops, &steps);
                 } else if so_far == before {
-                    // The steps of all shortest routes to it.
+                    // The union of the steps of all shortest routes to `rank`.
                     steps.through = routes.through(rank).or(steps.through);
                     steps.between = routes.between(rank).or(steps.between);
                     steps.last = routes.last(rank).or(steps.last);
@@ -173,15 +173,15 @@ fn set(far: &mut [u16; RANKS_MAX as usize], rank: Rank, to: u16) {
 pub struct Routes {
     from: Rank,
     hops: [Option<u8>; RANKS_MAX as usize],
-    /// The first steps of all shortest routes to each.
+    /// The first hops of all shortest routes to each member.
     through: [Ranks; RANKS_MAX as usize],
-    /// The members in the middle of any of these routes.
+    /// The members between the two ends on any of these routes.
     between: [Ranks; RANKS_MAX as usize],
-    /// The last members before each on these routes; the member itself before its neighbours.
+    /// The last members before each on these routes; for a neighbour, `from`.
     last: [Ranks; RANKS_MAX as usize],
 }
 
-/// Members on the shortest routes to one: the first, those in the middle, and the last before it.
+/// Members on the shortest routes to one member: the first hops, the members between, and the last before it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
     through: Ranks,
@@ -190,7 +190,7 @@ struct Steps {
 }
 
 impl Routes {
-    /// Returns the member that they start from.
+    /// Returns the member from which the routes start.
     #[must_use]
     pub const fn from(&self) -> Rank {
         self.from
@@ -203,10 +203,10 @@ impl Routes {
         self.hops.get(to.index()).copied().flatten()
     }
 
-    /// Returns the next hop of messages for a member; `None` if there is no route, and for itself.
+    /// Returns the next hop of messages to a member; `None` if there is no route, and for `from` itself.
     ///
-    /// If several routes are equally short, half the sum of the two ranks picks one. The opposite direction takes the
-    /// one after it, so the pairs spread over the routes. In a ring of four, each member relays one direction between
+    /// If several routes are equally short, half the sum of the two ranks selects one. The opposite direction takes the
+    /// next one, so that pairs spread over the routes. In a ring of four, each member relays one direction between
     /// one pair.
     #[must_use]
     pub fn next(&self, to: Rank) -> Option<Rank> {
@@ -217,7 +217,7 @@ impl Routes {
         through.iter().nth(usize::try_from(place).ok()?)
     }
 
-    /// Returns the members that can be reached, itself included.
+    /// Returns the members that can be reached, `from` included.
     #[must_use]
     pub fn reached(&self) -> Ranks {
         Ranks::first(RANKS_MAX)
@@ -226,14 +226,14 @@ impl Routes {
             .fold(Ranks::NONE, Ranks::with)
     }
 
-    /// Returns the members between it and `to` on any of the shortest routes. Messages for `to` may be at any of them.
+    /// Returns the members between `from` and `to` on any of the shortest routes. Messages to `to` may be at any of them.
     #[must_use]
     pub fn between(&self, to: Rank) -> Ranks {
         self.between.get(to.index()).copied().unwrap_or_default()
     }
 
-    /// Returns the members that a link led to, on any of the shortest routes of `before`, which leads to them on none of
-    /// these. A message of then may have been on that link, though as many hops and the same next one lead to its destination now.
+    /// Returns each member that lost a last link: a link that was last on some shortest route to it in `before`, and is last on none of
+    /// these routes. An earlier message may be lost with this link, even if the next hop and the number of hops are unchanged.
     #[must_use]
     pub fn cut_since(&self, before: &Self) -> Ranks {
         let is_cut = |rank: &Rank| !before.last(*rank).and_not(self.last(*rank)).is_empty();

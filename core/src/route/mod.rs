@@ -1,11 +1,11 @@
 //! Routes through a mesh in which not every pair shares a subnet.
 //!
 //! Each member announces its neighbours ([`Announcement`]). All announcements together are a [`Map`], and the shortest
-//! routes follow from it ([`Routes`]). Members with the same map choose routes that fit together: each hop leaves a
-//! route that is one hop shorter, so no message goes round in circles. While the maps differ, a message might; the
-//! count of hops left then ends it.
+//! routes follow from it ([`Routes`]). Members with the same map choose consistent routes: after each hop the remaining
+//! route is one hop shorter, so no message loops. While the maps differ, a message may loop until its count of hops left
+//! is zero.
 //!
-//! The way in which neighbours are found, and the content of messages, must not be known here.
+//! This module knows neither how neighbours are found nor the content of messages.
 
 mod announcement;
 mod map;

@@ -1,4 +1,4 @@
-//! Header of a message that other members relay.
+//! The header of a message that other members may relay.
 
 use core::mem::{offset_of, size_of};
 
@@ -21,8 +21,8 @@ const VERSION: u8 = 2;
 /// | 0 | 1 | version | 2 |
 /// | 1 | 1 | source | rank, 0 to 63 |
 /// | 2 | 1 | destination | rank, 0 to 63 |
-/// | 3 | 1 | hops left | hops it may still take; with 0 it is not passed on |
-/// | 4 | 2 | kind | what the message is, of whoever sends and takes it |
+/// | 3 | 1 | hops left | the hops that it may still take; with 0 it is not forwarded |
+/// | 4 | 2 | kind | the kind of the message, which its sender and receiver define |
 /// | 6 | 2 | reserved | 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -60,13 +60,13 @@ impl RelayHeader {
         }
     }
 
-    /// Reads one in place, and gives the message behind it.
+    /// Parses a header in place, and returns it with the message after it.
     ///
     /// # Errors
-    /// The first field that is wrong.
+    /// The first wrong field.
     pub fn parse(bytes: &[u8]) -> Result<(&Self, &[u8]), WireError> {
         let wrong = |field, reason| WireError::at(Part::Relay, &LAYOUT, 0, field, reason);
-        // First: another version may be of another length.
+        // Checked first, since another version may have another length.
         if bytes.first().is_some_and(|version| *version != VERSION) {
             return Err(wrong(Field::Version, Reason::Unknown));
         }
@@ -84,7 +84,7 @@ impl RelayHeader {
         Ok((header, message))
     }
 
-    /// Its bytes, as they go to the next.
+    /// The bytes of the header, as they are sent to the next hop.
     #[must_use]
     pub fn to_bytes(self) -> [u8; RELAY_HEADER_BYTES] {
         zerocopy::transmute!(self)
@@ -103,7 +103,7 @@ impl RelayHeader {
         Rank::new(self.destination).unwrap_or(Rank::FIRST)
     }
 
-    /// Hops it may still take.
+    /// The hops that the message may still take.
     #[must_use]
     pub const fn hops_left(&self) -> u8 {
         self.hops_left

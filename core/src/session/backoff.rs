@@ -1,19 +1,19 @@
-//! How long to wait before the next attempt to connect.
+//! The wait before the next attempt to connect.
 
 use core::time::Duration;
 
-/// Waits that double, up to a limit, each drawn from its upper half: peers that lost each other at one moment do not all
-/// come back at one moment.
+/// Exponential back-off with a limit. Each wait is random within its upper half, so that peers that were disconnected at
+/// the same moment do not reconnect at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The first wait at most.
+    /// The maximum of the first wait.
     pub first: Duration,
-    /// Any wait at most.
+    /// The maximum of every wait.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// The wait after so many attempts that failed, by a random number.
+    /// The wait after this many failed attempts, with a random number.
     #[must_use]
     pub fn wait(&self, attempts_failed: u32, random: u64) -> Duration {
         let doubled = 1_u32

@@ -8,51 +8,51 @@ use super::Backoff;
 /// several times before its rail is given up; no software device's timer is finer than 4 ms.
 pub const TRANSPORT_TIMEOUT: u8 = 12;
 
-/// How often a session's queue pairs try again without an acknowledgement: seven attempts of 16.8 ms are 117 ms. The
-/// device gives up just before the session would. A device may take up to four times its timeout; that is why
-/// the session counts for itself, too.
+/// The number of retransmissions of a session's queue pairs without an acknowledgement. Seven attempts of 16.8 ms take
+/// 117 ms, so the device gives up just before the session does. A device may take up to four times its timeout, so the
+/// session measures the time, too.
 pub const TRANSPORT_RETRY_COUNT: u8 = 6;
 
-/// Longest time until a rail whose peer's transport is gone is known to be dead, at default settings. The session has
-/// to be polled at least every 30 ms. The time covers 50 ms until the next heartbeat, and 120 ms without an answer to
-/// it.
+/// The longest time until a rail without an answering peer is declared dead, at default settings. The session has
+/// to be polled at least every 30 ms. The time consists of 50 ms until the next heartbeat, 120 ms without an answer to
+/// it, and a late poll.
 pub const DETECTION_MAX: Duration = Duration::from_millis(200);
 
 /// Settings of a session. Start from [`SessionConfig::default`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionConfig {
-    /// How long a rail may be idle before its peer's transport is asked for a sign of life. Default 50 ms: with the time
-    /// to answer it is below [`DETECTION_MAX`], and twenty times a second a write of no bytes is nothing.
+    /// How long a rail may be idle before the session sends a heartbeat to the peer's transport. Default 50 ms: together with
+    /// the time to answer this is below [`DETECTION_MAX`], and an empty WRITE twenty times a second costs next to nothing.
     pub heartbeat_idle: Duration,
-    /// How long a request may go unanswered before its rail gets nothing new while another has no such
-    /// trouble. Default 40 ms: a packet lost twice in a row.
+    /// How long a request may go unanswered before its rail gets no new messages while a better rail exists. Default
+    /// 40 ms: a packet lost twice in a row.
     pub suspect_after: Duration,
     /// How long a request may go unanswered before its rail is given up. Default 120 ms: seven attempts of
-    /// [`TRANSPORT_TIMEOUT`]. One request must not take as long by itself: 64 KiB do at 4 Mb/s.
+    /// [`TRANSPORT_TIMEOUT`]. A single request must take less time; 64 KiB at 4 Mb/s do not.
     pub dead_after: Duration,
-    /// How long the peer may take to answer the first frame on a connection. Default 500 ms: its process has to be
-    /// polled, and may be late.
+    /// How long the peer may take to answer the first frame on a connection. Default 500 ms: the peer's process has to
+    /// poll, and may be late.
     pub attach_within: Duration,
-    /// How long a peer whose transport answers may acknowledge nothing before it is reported as stalled. Default 100
-    /// ms. Only the event follows from it.
+    /// How long a peer whose transport answers may acknowledge no fragment before it is reported as stalled. Default 100
+    /// ms. The only consequence is the event.
     pub stalled_after: Duration,
-    /// How long an acknowledgement waits for a frame to travel with. Default 1 ms: it frees the peer's memory, and ends
-    /// its requests.
+    /// How long an acknowledgement waits for a frame that can carry it. Default 1 ms: the acknowledgement frees the peer's
+    /// memory, and completes its messages.
     pub acknowledge_after: Duration,
-    /// Fragments after which it waits no longer. Default 16: one frame for sixteen.
+    /// The number of fragments after which an acknowledgement is sent at once. Default 16: one frame for sixteen.
     pub acknowledge_fragments: u32,
-    /// Answers a rail that failed must give before it is used again beside others. Default 3.
+    /// How many heartbeats a rail must answer after a failure before it is used again together with others. Default 3.
     pub fail_back_proofs: u8,
-    /// The time between two of them. Default 10 ms: one that comes and goes faster stays out.
+    /// The time between two of these heartbeats. Default 10 ms: a rail that flaps faster stays unused.
     pub fail_back_interval: Duration,
-    /// Between attempts to connect a rail again. Default 10 ms to 1 s.
+    /// The waits between attempts to connect a rail again. Default 10 ms to 1 s.
     pub backoff: Backoff,
-    /// How long a session without any rail tries before it is over. Default 10 s: a switch that is started again takes
-    /// longer, and then a peer wants to know.
+    /// How long a session without a rail tries to connect before it ends. Default 10 s. A restarting switch takes
+    /// longer; then the application should know.
     pub recover_within: Duration,
-    /// A message with more bytes goes in fragments of this many, which take whichever rail is done first. Default
-    /// 4,072: with its header it fills a slot of 4 KiB, and a packet of the largest MTU.
+    /// A message with more bytes is sent in fragments of this size, each over the rail that is done first. Default
+    /// 4,072: with its header a fragment fills a slot of 4 KiB, and a packet of the largest MTU.
     pub fragment_bytes: u32,
 }
 

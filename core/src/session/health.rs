@@ -1,39 +1,39 @@
-//! Whether a rail's transport answers.
+//! The health of a rail: whether its transport answers.
 
 use super::SessionConfig;
 use crate::{Deadline, Instant};
 
-/// State of a rail's transport.
+/// The state of a rail's transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HealthState {
-    /// It answers.
+    /// The transport answers.
     Up,
-    /// It has not answered for a while: it gets nothing new where another rail does.
+    /// The transport has not answered for a while: the rail gets no new messages if another rail can take them.
     Suspect,
-    /// It has no connection, or none that answers.
+    /// The rail has no connection, or none that answers.
     Down,
-    /// It is connected again, and has to prove itself before it is used beside others.
+    /// The rail is connected again, and has to answer heartbeats before it is used together with others.
     FailingBack,
 }
 
-/// Action that is due on a rail.
+/// An action that is due on a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
-    /// Its transport is to be asked for a sign of life.
+    /// A heartbeat has to be sent.
     Probe,
-    /// It is to be given up.
+    /// The rail has to be given up.
     Dead,
 }
 
-/// Whether a rail's transport answers, by what was posted on it and what completed.
+/// The health of a rail, judged by its posted requests and their completions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Health {
     state: HealthState,
-    /// Since when nothing completed though something is posted.
+    /// Since when no request completed although one is posted.
     awaited_since: Option<Instant>,
-    /// When it last gave a sign of life.
+    /// The time of the last sign of life.
     heard_at: Instant,
     proofs_left: u8,
 }
@@ -49,7 +49,7 @@ impl Health {
         }
     }
 
-    /// Makes the health of a rail that was just connected, and has to answer so often before it is up.
+    /// Makes the health of a rail that was just connected, and has to answer `proofs` heartbeats before it is up.
     pub(super) const fn connected(proofs: u8, now: Instant) -> Self {
         Self {
             state: if proofs == 0 {
@@ -73,7 +73,7 @@ impl Health {
         self.awaited_since.get_or_insert(now);
     }
 
-    /// Notes that a request completed, and whether another one is still posted.
+    /// Notes that a request completed, and whether another one is still outstanding.
     pub(super) fn completed(&mut self, is_more_awaited: bool, now: Instant) {
         self.heard_at = now;
         self.awaited_since = is_more_awaited.then_some(now);
@@ -89,8 +89,8 @@ impl Health {
         }
     }
 
-    /// Notes that something arrived, so no sign of life is needed now. Posted requests are still awaited, since a route
-    /// may be open in one direction alone. A rail that has to prove itself is probed whatever arrives.
+    /// Notes that a frame arrived, so no heartbeat is needed now. Completions of posted requests are still awaited, since a
+    /// route may work in only one direction. A rail that is failing back is probed all the same.
     pub(super) fn heard(&mut self, now: Instant) {
         if self.state != HealthState::FailingBack {
             self.heard_at = now;
@@ -123,7 +123,7 @@ impl Health {
         Due::Nothing
     }
 
-    /// When to look again.
+    /// The time of the next check.
     pub(super) fn wake(&self, config: &SessionConfig) -> Option<Deadline> {
         match (self.state, self.awaited_since) {
             (HealthState::Down, _) => None,

@@ -1,9 +1,9 @@
-//! Inbox of a session: puts arriving fragments in order, so that each is taken once. It holds numbers and states, not
-//! the bytes: the caller keeps the bytes of an early fragment, at the same place.
+//! The inbox of a session: puts received fragments in order, so that each is taken once. It has numbers and states. The
+//! caller keeps the bytes of an early fragment, at the same place.
 
 use super::Sequence;
 
-/// State of a fragment that is early. A caller makes a table of them, and uses none alone.
+/// The state of an early fragment. The caller only makes a table of these.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kept {
     is_here: bool,
@@ -13,38 +13,38 @@ pub struct Kept {
     bytes: u32,
 }
 
-/// A fragment that was early, and is the next now.
+/// A fragment that was early, and is now the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
-    /// The place its bytes are kept at.
+    /// The place at which its bytes are kept.
     pub place: usize,
-    /// How many there are.
+    /// The number of bytes.
     pub bytes: u32,
-    /// Whether a message begins with it.
+    /// Whether it is the first fragment of a message.
     pub is_first: bool,
-    /// Whether a message ends with it.
+    /// Whether it is the last fragment of a message.
     pub is_last: bool,
-    /// Whether its bytes were written into memory that was lent to the peer: the place has where.
+    /// Whether its bytes were written into memory that was lent to the peer. The caller keeps their location at the place.
     pub is_placed: bool,
 }
 
-/// Decision on a fragment that arrived.
+/// The decision about a received fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it is the next, later or earlier")]
 pub enum Verdict {
-    /// The one expected: it is taken now.
+    /// The expected fragment: it is taken now.
     InOrder,
-    /// A later one: its bytes are to be kept at this place.
+    /// A later fragment: keep its bytes at this place.
     Early {
         /// The place.
         place: usize,
     },
-    /// One that was taken, or is kept: to be dropped.
+    /// A fragment that was taken already, or is kept: drop it.
     Duplicate,
 }
 
-/// A window of fragments from the one expected on.
+/// A window of fragments, from the expected one on.
 #[derive(Debug)]
 pub struct Inbox<S> {
     table: S,
@@ -55,7 +55,7 @@ pub struct Inbox<S> {
 }
 
 impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
-    /// An empty one, that takes as many fragments ahead as the table has places.
+    /// An empty inbox, whose window has as many fragments as the table has places.
     pub const fn new(table: S) -> Self {
         Self {
             table,
@@ -66,27 +66,27 @@ impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
         }
     }
 
-    /// How many fragments it takes from the one expected on.
+    /// The number of fragments in the window, from the expected one on.
     pub fn window(&self) -> u64 {
         u64::try_from(self.table.as_ref().len()).unwrap_or(u64::MAX)
     }
 
-    /// The fragment that is taken next.
+    /// The expected fragment.
     pub const fn expected(&self) -> Sequence {
         self.expected
     }
 
-    /// How many arrived before one that they follow.
+    /// The number of fragments that arrived ahead of the expected one.
     pub const fn early(&self) -> u64 {
         self.early
     }
 
-    /// How many arrived again.
+    /// The number of fragments that arrived more than once.
     pub const fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// Takes a fragment that arrived. `None`: no honest peer sends it, since it is beyond the window, or out of place
+    /// Takes a received fragment. `None` if no honest peer sends it: it is beyond the window, or out of place
     /// in its message.
     pub fn offer(
         &mut self,
@@ -124,7 +124,7 @@ impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
         Some(Verdict::Early { place })
     }
 
-    /// Returns the next fragment if it was early. Ask after each fragment that was taken.
+    /// Returns the expected fragment if it arrived early. Call this after each fragment that was taken.
     ///
     /// # Errors
     /// The fragment is out of place in its message: no honest peer sends it.
@@ -156,7 +156,7 @@ impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
         if is_first == self.is_within_message {
             return false;
         }
-        // A fragment that is kept and also arrives in order counts once.
+        // If the expected fragment was also kept, it is taken only once.
         let expected = self.expected;
         let table = self.table.as_mut();
         let place = expected.place(table.len());

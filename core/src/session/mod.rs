@@ -1,16 +1,16 @@
-//! Sessions: one ordered stream of messages to a peer, each exactly once, over one rail or several that may fail.
+//! Sessions: one ordered stream of messages to a peer, each delivered exactly once, over one or more rails that may fail.
 //!
-//! A [`Session`] decides; it knows no queue pair, socket, thread or clock. Its tables stand in storage of the caller's.
+//! A [`Session`] only makes decisions: it uses no queue pair, socket, thread or clock. Its tables are in storage from the caller.
 //!
-//! Sends are retained by number until the peer's session acknowledges them ([`Outbox`]). Fragments in flight on a rail
-//! that fails are retransmitted over the other rails, or over the rail's next connection. Arriving fragments are put in
-//! order and taken once ([`Inbox`]).
+//! Fragments are retained by number until the peer's session acknowledges them ([`Outbox`]). If a rail fails, its
+//! fragments in flight are retransmitted over the other rails, or over the rail's next connection. Received fragments are
+//! put in order, and each is taken once ([`Inbox`]).
 //!
-//! Each connection of a rail has an epoch of its own, above all epochs before it, and a frame of another epoch is
-//! refused. `docs/wire-format.md` has the frames.
+//! Each connection of a rail has a new epoch, greater than all earlier epochs. A frame of another epoch is dropped and
+//! counted. `docs/wire-format.md` has the frames.
 //!
-//! The caller asks [`Session::poll_action`] for actions and [`Session::poll_event`] for events. It reports back its
-//! finished actions, arrived frames and completed requests. Time and entropy are arguments.
+//! The caller polls [`Session::poll_action`] for actions and [`Session::poll_event`] for events. It reports its
+//! finished actions, received frames and completed requests. Time and entropy are arguments.
 
 mod backoff;
 mod config;
@@ -36,5 +36,5 @@ pub use machine::{
 pub use outbox::{Fragment, Outbox, Retained};
 pub use requests::{KeptRequest, Repeat, RequestEnd, RequestId, RequestRefusal, Requests, UnknownReason};
 
-/// Windows that a side grants in a session at a time at most.
+/// The maximum number of windows that a side grants in a session at a time.
 pub const SESSION_GRANTS_MAX: u8 = 64;

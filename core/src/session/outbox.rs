@@ -1,9 +1,9 @@
-//! Outbox of a session: fragments to send, until the peer acknowledges them. It holds numbers and states, not the
-//! bytes. The caller keeps the bytes, at the same places.
+//! The outbox of a session: fragments to send, until the peer acknowledges them. It has numbers and states. The caller
+//! keeps the bytes, at the same places.
 
 use super::Sequence;
 
-/// State of a fragment to send. A caller makes a table of them, and uses none alone.
+/// The state of a fragment to send. The caller only makes a table of these.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Retained {
     bytes: u32,
@@ -11,7 +11,7 @@ pub struct Retained {
     is_last: bool,
     is_placed: bool,
     was_sent: bool,
-    /// The rail it is in flight on, from 1; 0: it waits.
+    /// The number of the rail on which it is in flight, plus one; 0 if it waits.
     rail: u8,
 }
 
@@ -19,36 +19,36 @@ pub struct Retained {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fragment {
-    /// Its number.
+    /// The number of the fragment.
     pub sequence: Sequence,
-    /// Its place in the table, and that of its bytes.
+    /// The place in the table, and of the bytes.
     pub place: usize,
-    /// How many bytes it has.
+    /// The number of bytes.
     pub bytes: u32,
-    /// Whether a message begins with it.
+    /// Whether it is the first fragment of a message.
     pub is_first: bool,
-    /// Whether a message ends with it.
+    /// Whether it is the last fragment of a message.
     pub is_last: bool,
     /// Whether it is written into memory that the peer lent.
     pub is_placed: bool,
-    /// Whether it was sent over some rail: then the peer may have it.
+    /// Whether it was sent over some rail, so that the peer may have it.
     pub was_sent: bool,
 }
 
-/// Fragments by number, from the oldest that is not acknowledged to the newest.
+/// Fragments by number, from the oldest unacknowledged one to the newest.
 #[derive(Debug)]
 pub struct Outbox<S> {
     table: S,
     oldest: Sequence,
     next: Sequence,
-    /// None below it waits.
+    /// No fragment below this number waits.
     waiting: Sequence,
-    /// One above the highest that was sent.
+    /// The number after the last fragment that was sent.
     sent_end: Sequence,
 }
 
 impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
-    /// An empty one, for as many fragments as the table has places.
+    /// An empty outbox, for as many fragments as the table has places.
     pub const fn new(table: S) -> Self {
         Self {
             table,
@@ -59,42 +59,42 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
         }
     }
 
-    /// How many fragments it holds at most.
+    /// The maximum number of fragments.
     pub fn capacity(&self) -> u64 {
         u64::try_from(self.table.as_ref().len()).unwrap_or(u64::MAX)
     }
 
-    /// How many more it takes.
+    /// How many more fragments it can take.
     pub fn room(&self) -> u64 {
         self.capacity().saturating_sub(self.next.since(self.oldest))
     }
 
-    /// The oldest that is not acknowledged.
+    /// The oldest unacknowledged fragment.
     pub const fn oldest(&self) -> Sequence {
         self.oldest
     }
 
-    /// The number the next fragment gets.
+    /// The number that the next fragment gets.
     pub const fn next(&self) -> Sequence {
         self.next
     }
 
-    /// One above the highest that was sent.
+    /// The number after the last fragment that was sent.
     pub const fn sent_end(&self) -> Sequence {
         self.sent_end
     }
 
-    /// Whether everything is acknowledged.
+    /// Whether all fragments are acknowledged.
     pub fn is_empty(&self) -> bool {
         self.oldest == self.next
     }
 
-    /// Whether anything was sent that is not acknowledged.
+    /// Whether a sent fragment is not acknowledged yet.
     pub fn has_sent(&self) -> bool {
         self.sent_end > self.oldest
     }
 
-    /// Takes a fragment in, at the place that is returned; `None` where there is no room.
+    /// Adds a fragment, and returns its place; `None` if there is no room.
     #[inline]
     pub fn push(&mut self, bytes: u32, is_first: bool, is_last: bool, is_placed: bool) -> Option<usize> {
         if self.room() == 0 {
@@ -115,7 +115,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
         Some(place)
     }
 
-    /// A fragment that is not acknowledged.
+    /// An unacknowledged fragment.
     pub fn get(&self, sequence: Sequence) -> Option<Fragment> {
         if sequence < self.oldest || sequence >= self.next {
             return None;
@@ -133,7 +133,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
         })
     }
 
-    /// The oldest that is on no rail, of those below `end`.
+    /// The oldest fragment below `end` that is in flight on no rail.
     pub fn next_waiting(&mut self, end: Sequence) -> Option<Fragment> {
         let end = end.min(self.next);
         while self.waiting < end {
@@ -158,7 +158,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
         self.sent_end = self.sent_end.max(sequence.plus(1));
     }
 
-    /// Makes all fragments in flight on a rail wait for retransmission; returns how many.
+    /// Makes all fragments in flight on a rail wait for retransmission. Returns their number.
     pub fn lost(&mut self, rail: u8) -> u64 {
         let (mut count, mut at) = (0_u64, self.oldest);
         while at < self.sent_end {
@@ -174,8 +174,8 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
         count
     }
 
-    /// Drops all fragments below `expected`, which the peer has; returns how many. `None` if the peer cannot have them,
-    /// since they were not sent.
+    /// Drops all fragments below `expected`, which the peer acknowledged, and returns their number. `None` if some of them
+    /// were never sent.
     pub fn acknowledge(&mut self, expected: Sequence) -> Option<u64> {
         if expected > self.sent_end {
             return None;

@@ -1,20 +1,20 @@
-//! One rail of a session: its connection, and how it is.
+//! One rail of a session: its connection, and its health.
 
 use super::{Epoch, Health, HealthState};
 use crate::{Deadline, Instant};
 
-/// Phase of a rail's connection.
+/// The phase of a rail's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RailPhase {
     /// The session has no such rail.
     Unused,
-    /// It has no connection; the side that connects tries again at `retry`.
+    /// The rail has no connection; the connecting side tries again at `retry`.
     Detached { retry: Option<Deadline> },
-    /// One is being made.
+    /// A connection is being made.
     Connecting,
-    /// There is one, and the peer has not yet answered what we said first; whether we did.
+    /// The rail is connected, and the peer has not yet answered the Attach. `has_said`: whether the Attach was sent.
     Attaching { until: Deadline, has_said: bool },
-    /// It is the session's; whether we said our first.
+    /// The connection belongs to the session. `has_said`: whether the Attach was sent.
     Attached { has_said: bool },
 }
 
@@ -25,28 +25,28 @@ pub(super) struct Rail {
     pub(super) epoch: Epoch,
     pub(super) speed_mbps: u32,
     pub(super) health: Health,
-    /// When it last gave a sign of life; kept when it fails.
+    /// The time of the last sign of life, kept after a failure.
     pub(super) heard_at: Option<Instant>,
-    /// Requests posted and not completed.
+    /// The number of requests posted and not completed.
     pub(super) outstanding: u32,
-    /// Their bytes.
+    /// The bytes of these requests.
     pub(super) backlog_bytes: u64,
-    /// Whether it took no more when it was last tried.
+    /// Whether it had no room when it was last tried.
     pub(super) is_blocked: bool,
     /// Whether the caller holds messages back from it.
     pub(super) is_held: bool,
-    /// Whether the peer lent memory over its connection, for fragments that are written there.
+    /// Whether the peer lent memory over this connection, into which fragments can be written.
     pub(super) takes_placed: bool,
-    /// Attempts to connect that failed since it was up.
+    /// The number of failed attempts to connect since the rail was up.
     pub(super) attempts_failed: u32,
-    /// Whether, when it was last to be connected, another process than the peer's was there.
+    /// Whether the last attempt to connect reached another process than the peer's.
     pub(super) leads_elsewhere: bool,
-    /// Whether it was up, and failed.
+    /// Whether the rail was attached, and failed.
     pub(super) has_failed: bool,
-    /// Whether its connection is to be shut.
+    /// Whether its connection has to be shut.
     pub(super) must_shut: bool,
-    /// Whether the peer has another rail on the port it leads to: it is connected once one is lost, or cannot be
-    /// connected.
+    /// Whether the rail is on standby, since the peer has another rail on the same port. It is connected when a rail is
+    /// lost or cannot be connected.
     pub(super) stands_by: bool,
 }
 
@@ -71,12 +71,12 @@ impl Rail {
         }
     }
 
-    /// Whether the peer is to be reached over it.
+    /// Whether its connection belongs to the session.
     pub(super) const fn is_attached(&self) -> bool {
         matches!(self.phase, RailPhase::Attached { .. })
     }
 
-    /// Whether there is something to post on.
+    /// Whether requests can be posted on it.
     pub(super) const fn has_connection(&self) -> bool {
         matches!(
             self.phase,
@@ -84,22 +84,22 @@ impl Rail {
         )
     }
 
-    /// Whether messages may go over it.
+    /// Whether messages may be sent over it.
     pub(super) const fn is_usable(&self) -> bool {
         matches!(self.phase, RailPhase::Attached { has_said: true })
     }
 
-    /// Whether a message may go over it now, if any may.
+    /// Whether it accepts a message now, if it is usable.
     pub(super) const fn takes_messages(&self) -> bool {
         !self.is_blocked && !self.is_held
     }
 
-    /// Whether it is among those the session works with.
+    /// Whether the session counts it as up: usable, and up or suspect.
     pub(super) const fn is_up(&self) -> bool {
         self.is_usable() && matches!(self.health.state(), HealthState::Up | HealthState::Suspect)
     }
 
-    /// Forgets a connection.
+    /// Drops the connection.
     pub(super) fn detach(&mut self, retry: Option<Deadline>) {
         self.has_failed |= self.is_attached();
         self.must_shut |= self.has_connection();
@@ -107,7 +107,7 @@ impl Rail {
         self.clear();
     }
 
-    /// Begins a connection.
+    /// Starts a connection.
     pub(super) fn attach(&mut self, phase: RailPhase, proofs: u8, now: Instant) {
         self.phase = phase;
         self.clear();

@@ -1,19 +1,19 @@
 //! One-sided requests of a session. Each ends as done, or as unknown with the reason. A request is repeated only if
 //! that is sound.
 //!
-//! A rail that failed may have done the request, and packets of a WRITE may still be on their way. A WRITE is therefore
-//! repeated only once the peer takes nothing more of the old connection: it said so, or has taken the rail's next one.
-//! A READ is repeated at once. An atomic is never repeated, since it might be done twice.
+//! The request may have been done before its rail failed, and packets of a WRITE may still be on their way. So a WRITE is
+//! repeated only when the peer accepts nothing more from the old connection: the peer has confirmed that, or has accepted
+//! the rail's next connection. A READ is repeated at once. An atomic is never repeated, since it might be done twice.
 
 use core::time::Duration;
 
 use super::{Epoch, FinalReason, SESSION_RAILS_MAX};
 use crate::{Deadline, Instant};
 
-/// Delay before a request that our device refused is tried again.
+/// The delay before a request that the local device refused is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// Names a request of a session. It names nothing once the request's end was reported.
+/// Identifies a request of a session, until the request's end is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
     place: u32,
@@ -21,38 +21,38 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    /// Its place in the table.
+    /// The place of the request in the table.
     #[must_use]
     pub fn place(self) -> usize {
         usize::try_from(self.place).unwrap_or(usize::MAX)
     }
 }
 
-/// Treatment of a request whose rail fails.
+/// The treatment of a request whose rail fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no fourth way")]
 pub enum Repeat {
-    /// It is repeated at once: it changes nothing.
+    /// The request is repeated at once: it changes nothing.
     AtOnce,
-    /// It is repeated once the peer takes nothing more of the failed connection: it writes the same bytes again.
+    /// The request is repeated when the peer accepts nothing more from the failed connection. It writes the same bytes again.
     OnceFenced,
-    /// It is not repeated, and whether it was done is not known.
+    /// The request is not repeated, and it is unknown whether it was done.
     Never,
 }
 
-/// Why it is not known whether a request was done.
+/// The reason why it is unknown whether a request was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnknownReason {
-    /// Its rail failed, and it is not one that may be done again.
+    /// The rail failed, and the request must not be repeated.
     RailFailed,
-    /// The peer's device refused it: no such memory, or no such access.
+    /// The peer's device refused the request: wrong memory or missing rights.
     Denied,
-    /// The peer has withdrawn the window.
+    /// The peer withdrew the window.
     Withdrawn,
-    /// No rail leads to the window, and none did in time.
+    /// No rail led to the window in time.
     NoRail,
-    /// Our own device took it on no rail in time: it refused the post, or has no depth for READs and atomics.
+    /// The local device accepted the request on no rail in time: it refused the post, or has no depth for READs and atomics.
     Refused,
     /// The session is over.
     Over(FinalReason),
@@ -73,37 +73,37 @@ impl core::fmt::Display for UnknownReason {
     }
 }
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it is known or it is not")]
 pub enum RequestEnd {
-    /// It was done, once or, where it may be, more than once.
+    /// The request was done; a request that may be repeated, possibly more than once.
     Done,
-    /// It is not known whether it was.
+    /// The outcome is unknown.
     Unknown {
-        /// Whether it was posted at all: where not, it was not done.
+        /// Whether it was posted at all. If not, it was not done.
         was_posted: bool,
-        /// Why.
+        /// The reason.
         reason: UnknownReason,
     },
 }
 
-/// Why no request was taken in.
+/// The reason why a request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestRefusal {
-    /// There are as many as may be: backpressure.
+    /// The maximum number of requests is open: backpressure.
     Full,
-    /// The peer has granted no such window, or withdrawn it.
+    /// The peer granted no such window, or withdrew it.
     NoWindow,
-    /// Caller misuse: more bytes than one request may have.
+    /// Caller misuse: the request has more bytes than allowed.
     TooLong {
         /// The bytes of the request.
         bytes: u64,
-        /// The most there may be.
+        /// The maximum.
         bytes_max: u32,
     },
-    /// Caller misuse: the request runs past the end of the window.
+    /// Caller misuse: the request exceeds the window.
     OutOfWindow {
         /// The offset at which the request begins.
         offset: u64,
@@ -112,12 +112,12 @@ pub enum RequestRefusal {
         /// The bytes of the window.
         window_bytes: u64,
     },
-    /// Caller misuse: an atomic at an address that is no multiple of eight.
+    /// Caller misuse: an atomic at an address that is not a multiple of eight.
     Misaligned {
         /// The offset in the window.
         offset: u64,
     },
-    /// Caller misuse: the window is not granted for this.
+    /// Caller misuse: the window does not grant this operation.
     NotGranted,
     /// The session is being closed.
     Closing,
@@ -161,7 +161,7 @@ impl core::fmt::Display for RequestRefusal {
 
 impl core::error::Error for RequestRefusal {}
 
-/// State of a request. A caller makes a table of them, and uses none alone.
+/// The state of a request. The caller only makes a table of these.
 #[derive(Clone, Copy, Debug)]
 pub struct KeptRequest {
     state: State,
@@ -170,13 +170,13 @@ pub struct KeptRequest {
     repeat: Repeat,
     was_posted: bool,
     was_lost: bool,
-    /// Whether its window was withdrawn meanwhile.
+    /// Whether its window was withdrawn.
     is_withdrawn: bool,
-    /// Whether it ends where it would be done again.
+    /// Whether it ends instead of being repeated.
     is_given_up: bool,
-    /// If our device refused it at the last attempt: when to try again.
+    /// The time of the next attempt, after the local device refused the request.
     refused: Option<Deadline>,
-    /// Deadline by which it has to be posted.
+    /// The deadline for a waiting request to be posted.
     until: Deadline,
 }
 
@@ -190,14 +190,14 @@ enum State {
         rail: u8,
         epoch: Epoch,
     },
-    /// Waits until the peer takes nothing more of that connection.
+    /// Waits until the peer accepts nothing more from that connection.
     Fencing {
         rail: u8,
         epoch: Epoch,
     },
-    /// Is executed by requests of another table, and ends by [`Requests::end_long`].
+    /// Requests of another table execute it, and [`Requests::end_long`] ends it.
     Long,
-    /// Ended so; the end is not reported yet.
+    /// Ended; the end is not reported yet.
     Ended(RequestEnd),
 }
 
@@ -222,10 +222,10 @@ impl Default for KeptRequest {
 #[derive(Debug)]
 pub struct Requests<T> {
     table: T,
-    /// How many places are not free. Without any the table is not looked through.
+    /// The number of places that are not free. If it is zero, the table is not searched.
     taken: u32,
     patience: Duration,
-    /// For each rail, the connection from which the peer has to stop taking anything.
+    /// For each rail, the connection from which the peer has to stop accepting requests.
     fences: [Option<Fence>; SESSION_RAILS_MAX as usize],
 }
 
@@ -236,7 +236,7 @@ struct Fence {
 }
 
 impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
-    /// None yet, for as many as the table has places. A request that no rail takes ends after `patience`.
+    /// An empty set, for as many requests as the table has places. A request that no rail accepts ends after `patience`.
     pub const fn new(table: T, patience: Duration) -> Self {
         Self {
             table,
@@ -246,13 +246,13 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Takes a request in; `None` where there is no room.
+    /// Accepts a request; `None` if there is no room.
     pub fn begin(&mut self, window: u32, repeat: Repeat, now: Instant) -> Option<RequestId> {
         self.begin_as(State::Waiting, (window, repeat), now)
     }
 
-    /// Takes a request in that requests of another table execute. It waits for no rail, and ends by
-    /// [`Requests::end_long`] alone. `None` where there is no room.
+    /// Accepts a request that requests of another table execute. It waits for no rail, and only
+    /// [`Requests::end_long`] ends it. `None` if there is no room.
     pub fn begin_long(&mut self, window: u32, now: Instant) -> Option<RequestId> {
         self.begin_as(State::Long, (window, Repeat::Never), now)
     }
@@ -275,7 +275,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         Some(RequestId { place, generation })
     }
 
-    /// All places, if any is taken.
+    /// All places, or none if all are free.
     fn places(&self) -> &[KeptRequest] {
         match self.taken {
             0 => &[],
@@ -317,15 +317,15 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Notes that our device refused a waiting request. It is tried again a little later. If it is not taken in time,
-    /// it ends with [`UnknownReason::Refused`].
+    /// Notes that the local device refused a waiting request. It is tried again a little later. If it is not accepted in
+    /// time, it ends with [`UnknownReason::Refused`].
     pub fn refused(&mut self, id: RequestId, now: Instant) {
         if let Some(kept) = self.of(id) {
             kept.refused = Some(Deadline::after(now, TRY_AGAIN));
         }
     }
 
-    /// Notes that a request is done, on the connection it was posted on last; returns whether it was awaited there.
+    /// Notes that a request is done, on the connection of its last post. Returns whether it was awaited there.
     pub fn done(&mut self, id: RequestId) -> bool {
         let kept = self.of(id);
         let Some(kept) = kept.filter(|kept| matches!(kept.state, State::Posted { .. })) else {
@@ -342,8 +342,8 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Gives a request up: one that waits for a rail ends for this reason, and any other ends without being repeated: behind its
-    /// fence, if it needs one to be repeated.
+    /// Gives a request up. If it waits for a rail, it ends for this reason. Otherwise it ends without being repeated; a request
+    /// that waits for a fence ends after the fence.
     pub fn give_up(&mut self, id: RequestId, reason: UnknownReason) {
         match self.of(id) {
             Some(kept) if kept.state == State::Waiting => kept.end(reason),
@@ -352,8 +352,8 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Notes that the peer's device refused a request. The rail's connection failed with it, which may be reported
-    /// already.
+    /// Notes that the peer's device refused a request. The rail's connection failed with it, and this may have been
+    /// reported already.
     pub fn denied(&mut self, id: RequestId) {
         let kept = self.of(id);
         if let Some(kept) = kept.filter(|kept| kept.was_posted && !matches!(kept.state, State::Ended(_))) {
@@ -372,14 +372,14 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
             if on != rail {
                 continue;
             }
-            // The patience counts from the first loss, however often it is repeated.
+            // The patience counts from the first loss, even if the request is repeated several times.
             if !core::mem::replace(&mut kept.was_lost, true) {
                 kept.until = until;
             }
             match kept.repeat {
                 Repeat::Never => kept.end(UnknownReason::RailFailed),
                 Repeat::AtOnce if kept.is_given_up => kept.end(UnknownReason::RailFailed),
-                // There is nowhere to do it again.
+                // The window is gone, so the request cannot be repeated.
                 _ if kept.is_withdrawn => kept.end(UnknownReason::Withdrawn),
                 Repeat::AtOnce => kept.state = State::Waiting,
                 Repeat::OnceFenced => {
@@ -400,7 +400,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Has the peer sent a fence of a rail's connection, for what else it carried.
+    /// Requests a fence of a rail's connection for other requests that it carried.
     pub fn fence(&mut self, rail: u8, epoch: Epoch) {
         if let Some(fence) = self.fences.get_mut(usize::from(rail)) {
             let known = fence.map_or(Epoch::NONE, |fence| fence.epoch);
@@ -411,7 +411,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Returns the next connection for which the peer has to be sent a fence.
+    /// Returns the next connection for which a fence has to be sent to the peer.
     pub fn fence_due(&self) -> Option<(u8, Epoch)> {
         (0_u8..).zip(&self.fences).find_map(|(rail, fence)| {
             let fence = fence.as_ref().filter(|fence| !fence.is_asked)?;
@@ -426,7 +426,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Notes that the peer takes nothing more of a rail's connections up to this one.
+    /// Notes that the peer accepts nothing more from a rail's connections up to this one.
     pub fn fenced(&mut self, rail: u8, through: Epoch) {
         for kept in self.each() {
             if let State::Fencing { rail: of, epoch } = kept.state {
@@ -445,7 +445,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Notes that a window is withdrawn. Waiting requests for it end. Posted ones end by themselves, or with their
+    /// Notes that a window is withdrawn. Waiting requests for it end. Posted requests end by their completion, or with their
     /// rail.
     pub fn withdrawn(&mut self, window: u32) {
         for kept in self.each().filter(|kept| kept.window == window) {
@@ -456,7 +456,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Ends the requests that no rail took in time.
+    /// Ends the requests that no rail accepted in time.
     pub fn look_at_deadlines(&mut self, now: Instant) {
         for kept in self.each() {
             if kept.waits() && kept.until.has_passed(now) {
@@ -468,19 +468,19 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// When to look at the deadlines.
+    /// The earliest deadline of a waiting request.
     pub fn wake(&self) -> Option<Deadline> {
         let open = self.places().iter().filter(|kept| kept.waits());
         open.map(|kept| kept.refused.map_or(kept.until, |again| again.min(kept.until)))
             .min()
     }
 
-    /// Whether one has no end yet.
+    /// Whether any request has not ended.
     pub fn is_any_open(&self) -> bool {
         self.places().iter().any(KeptRequest::is_open)
     }
 
-    /// Notes that the session is over: all open requests end, but those of [`Requests::begin_long`].
+    /// Notes that the session is over: all open requests end, except those of [`Requests::begin_long`].
     pub fn over(&mut self, reason: FinalReason) {
         for kept in self
             .each()
@@ -511,7 +511,7 @@ impl KeptRequest {
         !matches!(self.state, State::Free | State::Ended(_))
     }
 
-    /// Whether it is yet to be posted, the first time or again.
+    /// Whether it waits to be posted, for the first time or again.
     const fn waits(&self) -> bool {
         matches!(self.state, State::Waiting | State::Fencing { .. })
     }

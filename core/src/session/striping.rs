@@ -1,24 +1,24 @@
-//! Which rail takes a fragment.
+//! The choice of the rail for a fragment.
 
 use super::HealthState;
 use super::rail::Rail;
 
-/// Kinds of fragments, by the rails that they may take.
+/// The kinds of fragments, which differ in the choice of their rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// It is a message in one piece.
+    /// The fragment is a complete message.
     Whole,
-    /// It is a part of a longer message.
+    /// The fragment is a part of a longer message.
     Part,
-    /// It is written into memory that the peer lent over the rail's connection.
+    /// The fragment is written into memory that the peer lent over the rail's connection.
     Placed,
 }
 
-/// The rail for a fragment of so many bytes, among those that may be used; `None` where it has to wait.
+/// The rail for a fragment of `bytes` bytes, among the usable rails; `None` if the fragment has to wait.
 ///
-/// A message in one piece goes over the fastest rail, and waits for it. Messages on one rail keep their order, so none
-/// has to wait for another. A fragment of a longer message goes over the rail that will be done with it first, by the
-/// rail's backlog and speed. One that is written waits until the peer has lent memory over some rail.
+/// A message in one fragment uses the fastest rail, and waits for it. Messages on one rail keep their order, so the
+/// receiver needs no reordering. A fragment of a longer message uses the rail that will be done with it first, by the
+/// rail's backlog and speed. A written fragment waits until the peer has lent memory over some rail.
 pub(super) fn choose(rails: &[Rail], bytes: u32, way: Way) -> Option<u8> {
     let may_take = |rail: &Rail| rail.is_usable() && (way != Way::Placed || rail.takes_placed);
     let tier = best_tier(rails, may_take)?;
@@ -38,7 +38,7 @@ pub(super) fn choose(rails: &[Rail], bytes: u32, way: Way) -> Option<u8> {
         .map(|(index, _)| index)
 }
 
-/// The time after which a rail is done with its backlog and so many bytes more, in 2^-32 microseconds or more.
+/// The time after which a rail is done with its backlog and `bytes` more, in units of 2^-29 microseconds.
 pub(super) fn done_after(rail: &Rail, bytes: u32) -> u128 {
     let bytes = u128::from(rail.backlog_bytes).saturating_add(u128::from(bytes));
     // Rails of unknown speed count as equally fast.
@@ -46,7 +46,7 @@ pub(super) fn done_after(rail: &Rail, bytes: u32) -> u128 {
     (bytes << 32).checked_div(speed).unwrap_or(u128::MAX)
 }
 
-/// The best any rail is, of those that may take it; the lower the better.
+/// The best tier among the rails that may take the fragment; a lower tier is better.
 fn best_tier(rails: &[Rail], may_take: impl Fn(&Rail) -> bool) -> Option<u8> {
     rails.iter().filter(|rail| may_take(rail)).map(tier_of).min()
 }
@@ -60,7 +60,7 @@ fn tier_of(rail: &Rail) -> u8 {
     }
 }
 
-/// Returns a rail for frames about the session itself: any that takes them, the best first.
+/// Returns the best rail for a control frame of the session.
 pub(super) fn choose_any(rails: &[Rail]) -> Option<u8> {
     (0_u8..)
         .zip(rails)

@@ -1,39 +1,39 @@
-//! The side that gives: which pieces are to be written, and which the taker has.
+//! The giving side: the pieces to write, and the pieces that the taker has.
 
 use crate::sequence::{Epoch, SESSION_RAILS_MAX};
 use crate::transfer::{Broken, Pieces, TRANSFER_WINDOW};
 use crate::wire::Progress;
 
-/// Announcements in a row without a question, if the window does not call for one.
+/// Every so many announcements one carries a question, unless the window needs one earlier.
 const QUESTION_EVERY: u32 = 4;
 
 const RAILS: usize = SESSION_RAILS_MAX as usize;
 
-/// A connection of a rail.
+/// A connection: a rail, and the epoch of the connection.
 pub type Connection = (u8, Epoch);
 
-/// State of a piece that is neither known to have arrived nor new.
+/// The state of a piece in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PieceState(State);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// To be written again.
+    /// The piece has to be written again.
     #[default]
     Again,
     /// Written on a connection, and not announced there yet.
     Written(Connection),
     /// Written and announced on a connection.
     Announced(Connection),
-    /// The connection is lost: the peer may still take what it carried.
+    /// The connection is lost, and the peer may still accept the WRITE from it.
     Fencing(Connection),
-    /// The peer takes nothing more of that connection. The answer to this question says whether the piece arrived.
+    /// The peer accepts nothing more from that connection. The answer to this question says whether the piece arrived.
     Asking(u32),
     /// The taker has it.
     Landed,
 }
 
-/// The pieces of a transfer, as the giver knows them. A caller keeps the table: [`TRANSFER_WINDOW`] entries.
+/// The giver's knowledge of the pieces of a transfer. The table comes from the caller, with [`TRANSFER_WINDOW`] entries.
 #[derive(Debug)]
 pub struct Giver<T> {
     pieces: Pieces,
@@ -42,29 +42,29 @@ pub struct Giver<T> {
     base: u32,
     /// The first piece that was never written.
     next: u32,
-    /// How many are to be written again.
+    /// The number of pieces to write again.
     again: u32,
-    /// How many wait until the peer takes nothing more of a connection.
+    /// The number of pieces that wait for a fence.
     fencing: u32,
-    /// Whether any may wait for the answer to a question.
+    /// Whether a piece may wait for the answer to a question.
     is_asking: bool,
-    /// For each rail, how many are written and not announced.
+    /// For each rail, the number of pieces that are written and not announced.
     written: [u32; RAILS],
-    /// For each rail, the connection and the first of those, and their number, while they are in a row.
+    /// For each rail, the epoch, the first and the number of these pieces, as long as they are consecutive.
     run: [(Epoch, u32, u32); RAILS],
-    /// The last question, and the last one that was answered.
+    /// The last question, and the last answered question.
     question: u32,
     answered: u32,
-    /// The connection on which the last question was put.
+    /// The connection on which the last question was sent.
     asked: Option<Connection>,
-    /// Announcements of pieces since a question was put.
+    /// The number of announcements since the last question.
     since_question: u32,
-    /// Bytes that were written more than once.
+    /// The bytes that were written again.
     repeated_bytes: u64,
 }
 
 impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
-    /// Nothing is written yet. `None` if the table has not [`TRANSFER_WINDOW`] entries.
+    /// A giver that has written nothing yet. `None` unless the table has [`TRANSFER_WINDOW`] entries.
     pub fn new(pieces: Pieces, table: T) -> Option<Self> {
         (table.as_ref().len() == TRANSFER_WINDOW as usize).then_some(Self {
             pieces,
@@ -84,7 +84,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         })
     }
 
-    /// Has a question put at once.
+    /// Makes a question due at once.
     pub const fn ask(&mut self) {
         if self.question == self.answered {
             self.question = self.question.wrapping_add(1);
@@ -92,13 +92,13 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         }
     }
 
-    /// The bytes that the taker is known to have, from the beginning.
+    /// The bytes that the taker is known to have, without a gap from the beginning.
     #[must_use]
     pub fn landed_bytes(&self) -> u64 {
         self.pieces.bytes_before(self.base)
     }
 
-    /// Bytes that were written again, since the connection failed that had carried them.
+    /// The bytes that were written again because their first connection failed.
     #[must_use]
     pub const fn repeated_bytes(&self) -> u64 {
         self.repeated_bytes
@@ -110,7 +110,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         self.next == self.pieces.count()
     }
 
-    /// The piece that is to be written next: those to be written again come first. `None` if there is none now.
+    /// The next piece to write; pieces to write again come first. `None` if there is none now.
     #[must_use]
     pub fn next_piece(&self) -> Option<u32> {
         if self.again > 0 {
@@ -120,8 +120,8 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         (has_room && self.next < self.pieces.count()).then_some(self.next)
     }
 
-    /// How many pieces in a row, of so many at most, may be written at once from [`Giver::next_piece`] on. Each of so many rails is left its share
-    /// of the pieces that are not written.
+    /// The number of consecutive pieces, at most `most`, that one WRITE may carry from [`Giver::next_piece`] on. It is at most an equal share of
+    /// the remaining pieces among `rails` rails.
     #[must_use]
     pub fn run_from(&self, first: u32, most: u32, rails: u32) -> u32 {
         let left = self
@@ -141,7 +141,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         count.min(most).max(1)
     }
 
-    /// Notes that these pieces are written on a connection, from [`Giver::next_piece`] on.
+    /// Notes that WRITEs of these pieces, from [`Giver::next_piece`] on, were posted on a connection.
     pub fn wrote(&mut self, first: u32, count: u32, on: Connection) {
         let rail = usize::from(on.0);
         let before = self.written.get(rail).copied().unwrap_or(0);
@@ -180,8 +180,8 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         }
     }
 
-    /// Pieces that were written on a connection and are to be announced there: the first, and their number. A number of zero is a
-    /// question alone. With them goes this question; 0 is none.
+    /// Returns the next announcement for a connection: the first of consecutive pieces that were written there, their number, and a
+    /// question. The number is zero for a question alone, and the question is zero if there is none.
     #[must_use]
     pub fn announcement(&self, on: Connection) -> Option<(u32, u32, u32)> {
         let rail = usize::from(on.0);
@@ -214,22 +214,22 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         }
     }
 
-    /// The question that an announcement of so many pieces carries; 0 is none.
+    /// The question for an announcement of `count` pieces; 0 if it carries none.
     fn question_for(&self, count: u32, on: Connection) -> u32 {
         if self.question != self.answered {
-            // One is under way, or has to be put again.
+            // A question is under way, or has to be sent again.
             return if self.asked.is_none() { self.question } else { 0 };
         }
         let since = self.since_question.saturating_add(1);
-        // The answer says that the first piece has landed only if the question follows it on its connection.
+        // The answer covers the first piece of the window only if the question follows this piece on its connection.
         let is_full = self.next.wrapping_sub(self.base) >= TRANSFER_WINDOW && !self.was_all_written();
         let is_due = is_full && self.state(self.base) == State::Announced(on)
             || count > 0 && (since >= QUESTION_EVERY || self.was_all_written());
         if is_due { self.question.wrapping_add(1) } else { 0 }
     }
 
-    /// Notes that a rail's connection is lost. Says whether pieces were written on it that may have arrived: the peer has to take
-    /// nothing more of it before they are written again.
+    /// Notes that a rail's connection is lost. Returns whether pieces written on it may have arrived. Such pieces are written again
+    /// only when the peer accepts nothing more from this connection.
     pub fn lost(&mut self, rail: u8) -> bool {
         let mut is_any = false;
         for piece in self.base..self.next {
@@ -244,20 +244,20 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         if let Some(written) = self.written.get_mut(usize::from(rail)) {
             *written = 0;
         }
-        // The answer may have been on this connection, and the question on another.
+        // The answer may be lost with this connection, even if the question was on another.
         if self.question != self.answered {
             self.asked = None;
         }
         is_any
     }
 
-    /// Whether pieces wait until the peer takes nothing more of a connection.
+    /// Whether pieces wait for a fence.
     #[must_use]
     pub const fn is_fencing(&self) -> bool {
         self.fencing > 0
     }
 
-    /// Notes that the peer takes nothing more of a rail's connections up to this one.
+    /// Notes that the peer accepts nothing more from a rail's connections up to this one.
     pub fn fenced(&mut self, rail: u8, through: Epoch) {
         if !self.is_fencing() {
             return;
@@ -274,18 +274,18 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
             }
         }
         if is_any {
-            // The answer to an earlier question may have been given before the fence.
+            // An earlier question may have been answered before the fence, so a new one is needed.
             (self.question, self.asked) = (question, None);
             self.is_asking = true;
         }
     }
 
-    /// Goes by what the taker has.
+    /// Applies the taker's progress.
     ///
     /// # Errors
-    /// It cannot have that, or answers a question that was not put.
+    /// The taker cannot have these pieces, or answers a question that was not sent.
     pub fn heard(&mut self, progress: &Progress) -> Result<(), Broken> {
-        // An answer that comes late, over another rail, is older than what is known.
+        // A late answer over another rail has older information.
         let is_late = progress.base < self.base && progress.question <= self.answered;
         if is_late {
             return Ok(());
@@ -293,7 +293,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         if progress.base < self.base || progress.base > self.next || progress.question > self.question {
             return Err(Broken);
         }
-        // Nearly always all of them are announced, and no state behind the base is read again.
+        // Nearly always all pieces are announced. Then no state of a piece before the base is needed again.
         if self.again == 0 && self.fencing == 0 && self.written == [0; RAILS] {
             self.base = progress.base;
         }
@@ -301,7 +301,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
             self.land(self.base);
             self.base = self.base.wrapping_add(1);
         }
-        // Nearly all of them are zero: a taker lacks few of the pieces in front of others that it has.
+        // Nearly all bytes of the set are zero, since few pieces land ahead of a missing one.
         if progress.set != [0; TRANSFER_WINDOW as usize / 8] {
             for (at, byte) in (0_u32..).zip(&progress.set).filter(|(_, byte)| **byte != 0) {
                 let first = progress.base.wrapping_add(at.wrapping_mul(8));
@@ -323,7 +323,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         Ok(())
     }
 
-    /// Has pieces written again that the answer lacks.
+    /// Marks the pieces that the answer lacks to be written again.
     fn write_again(&mut self) {
         self.is_asking = false;
         for piece in self.base..self.next {

@@ -1,22 +1,23 @@
-//! Transfers of a session: a range of memory that one side gives and the other takes, over all rails, of up to
-//! [`TRANSFER_BYTES_MAX`] bytes. This machine decides; it posts nothing and has no clock.
+//! Transfers of a session: one side gives a range of memory and the other side takes it, over all rails, up to
+//! [`TRANSFER_BYTES_MAX`] bytes. This state machine only makes decisions: it posts nothing and has no clock.
 //!
-//! The taker lets the giver write to its memory, by a key for this transfer alone. The giver WRITEs pieces over all rails. Behind the
-//! pieces on each connection it sends an announcement on the same connection. A message is delivered after the WRITEs in front of it are
-//! placed (InfiniBand Architecture volume 1, section 9.5). An announcement orders its own connection alone, so each rail has its own. The
-//! taker has all once each piece is announced.
+//! The taker lets the giver write to its memory, by a key for this transfer only. The giver writes pieces over all rails. After the
+//! pieces on each connection it sends an announcement on the same connection. A message is delivered only after the data of earlier
+//! WRITEs is in memory (InfiniBand Architecture volume 1, section 9.5). This order holds only within one connection, so each rail needs
+//! announcements of its pieces. The taker has all bytes when each piece is announced.
 //!
-//! If a rail fails, what was written on its connection may have arrived or not, and may still arrive. Three steps make it safe to write
-//! the pieces again:
+//! If a rail fails, each piece written on its connection may have arrived, may be lost, or may still arrive. Three steps make it safe to
+//! write the pieces again:
 //!
-//! 1. The peer takes nothing more of the connection: the session's fence.
-//! 2. The giver puts a question, and the taker answers which pieces it has.
+//! 1. The session's fence: the peer accepts nothing more from the connection.
+//! 2. The giver sends a question, and the taker answers which pieces it has.
 //! 3. Pieces that the answer lacks are written again, over any rail.
 //!
-//! The taker decides when a transfer is over. It withdraws the key first: from then on nothing on the wire can write to the memory. Then it
-//! reports the end. A giver that ends a transfer says so once all it posted is done or its connection is shut. Until then its device reads
-//! the memory, and a piece that is changed on its way could be the last that the taker waits for. A taker that ends one waits for that word
-//! until a deadline. It may withdraw the key at any time: that costs no more than the connection of a giver that still writes.
+//! The taker decides when a transfer is over. It first withdraws the key, so that nothing on the wire can write to the memory any more.
+//! Then it reports the end. A giver that ends a transfer sends the end only after all its WRITEs are done or their connections are shut.
+//! Until then its device reads the memory, and a piece that the application changes could be the last one that the taker waits for. A taker
+//! that ends a transfer waits for the giver's answer until a deadline. It may withdraw the key at any time: at worst the connection of a
+//! giver that still writes fails.
 
 mod giver;
 mod taker;
@@ -36,15 +37,15 @@ use crate::session::FinalReason;
 use crate::wire::{End, EndReason, Landed, Open, Progress, RemoteWindow, Take};
 use crate::{Deadline, Instant};
 
-/// The peer did what no honest one does.
+/// The peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// How a transfer ended.
+/// The end of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransferEnd {
-    /// The taker has all of it.
+    /// The taker has all bytes.
     Done,
     /// This side ended it.
     Here(EndReason),
@@ -65,42 +66,42 @@ impl core::fmt::Display for TransferEnd {
     }
 }
 
-/// How far a transfer is.
+/// The stage of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Pieces may go.
+    /// Pieces may be sent.
     Open,
-    /// The giver waits for what it posted.
+    /// The giver waits until its posted WRITEs are done.
     Retiring(TransferEnd),
-    /// The taker waits for the giver's word that nothing is posted any more.
+    /// The taker waits for the giver's answer that no WRITE is posted any more.
     Draining { end: TransferEnd, until: Deadline },
-    /// The taker's memory is to be taken out of the peer's reach.
+    /// The key of the taker's memory has to be withdrawn.
     Fencing(TransferEnd),
-    /// The memory is the application's again.
+    /// The application has its memory back.
     Over(TransferEnd),
 }
 
-/// Counts of a transfer.
+/// Counters of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferCounts {
-    /// The bytes that the taker has, as far as this side knows, from the beginning without a gap.
+    /// The bytes that the taker has, as far as this side knows, without a gap from the beginning.
     pub landed_bytes: u64,
-    /// Bytes that this side wrote again, since the connection failed that had carried them.
+    /// Bytes that this side wrote again because their first connection failed.
     pub repeated_bytes: u64,
-    /// Pieces that were announced to this side again though it had them.
+    /// Pieces that were announced to this side again after they had landed.
     pub duplicates: u64,
 }
 
 #[derive(Debug)]
 enum Half<T> {
-    /// The peer began it, and the application has not said yet whether it takes part.
+    /// The peer began the transfer, and the application has neither joined nor declined it yet.
     Offered(TransferRole),
     Giver(Giver<T>),
     Taker(Taker),
 }
 
-/// State of a frame that is sent once, and again if the connection that carried it is lost.
+/// The state of a frame that is sent once, and again if its connection is lost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     is_owed: bool,
@@ -128,7 +129,7 @@ impl Said {
         }
     }
 
-    /// Needs saying no more.
+    /// The frame need not be sent any more.
     const fn settle(&mut self) {
         *self = Self {
             is_owed: false,
@@ -139,7 +140,7 @@ impl Said {
 
 const RAILS: usize = SESSION_RAILS_MAX as usize;
 
-/// One transfer, as one side knows it.
+/// One transfer, as one side sees it.
 #[derive(Debug)]
 pub struct Transfer<T> {
     id: TransferId,
@@ -148,24 +149,25 @@ pub struct Transfer<T> {
     half: Half<T>,
     stage: Stage,
     deadline: Option<Deadline>,
-    /// For each rail, posted WRITEs that are not done.
+    /// For each rail, the number of posted WRITEs that are not done.
     in_flight: [u32; RAILS],
-    /// Whether WRITEs of connections that are lost may yet be carried out.
+    /// Whether the device may still execute WRITEs of lost connections.
     is_leaving: bool,
-    /// For each rail, the connection that carried the key last; and of the peer's keys, the one of each connection.
+    /// For each rail, the epoch of the connection on which this side's key was sent last.
     sent_keys: [Epoch; RAILS],
+    /// For each rail, the peer's key, with the epoch of its connection.
     keys: [Option<(Epoch, RemoteWindow)>; RAILS],
     opening: Said,
-    /// Whether the peer may know the transfer.
+    /// Whether the first frame was sent, so that the peer may know the transfer.
     was_told: bool,
-    /// Whether the peer knows it: it reacted.
+    /// Whether the peer has reacted, and so knows the transfer.
     is_known: bool,
-    /// Our end, which the peer is to answer.
+    /// The end of this side, which the peer has to answer.
     ending: Said,
     is_answered: bool,
-    /// The peer's end was heard over this connection, and is to be answered there: if it is lost, the peer says its end again.
+    /// The connection of the peer's end, on which it has to be answered. If the connection is lost, the peer sends its end again.
     answering: Option<Connection>,
-    /// Until when pieces may wait for a fence.
+    /// The deadline of the fence that pieces wait for.
     fence_by: Option<Deadline>,
     /// Whether the taker's device refused a WRITE.
     is_denied: bool,
@@ -174,18 +176,18 @@ pub struct Transfer<T> {
 }
 
 impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
-    /// A transfer that this side begins and gives. The table has [`TRANSFER_WINDOW`] entries, else `None`.
+    /// A transfer that this side begins as the giver. `None` unless the table has [`TRANSFER_WINDOW`] entries.
     pub fn give(open: &Open, table: T) -> Option<Self> {
         let giver = Giver::new(open.pieces, table)?;
         Some(Self::new(open, Half::Giver(giver)))
     }
 
-    /// A transfer that this side begins and takes.
+    /// A transfer that this side begins as the taker.
     pub fn take(open: &Open) -> Self {
         Self::new(open, Half::Taker(Taker::new(open.pieces)))
     }
 
-    /// A transfer that the peer begins. Nothing goes before this side takes part.
+    /// A transfer that the peer begins. Nothing is transferred before this side joins.
     pub fn offered(open: &Open) -> Self {
         Self::new(open, Half::Offered(open.role.other()))
     }
@@ -218,7 +220,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// Takes part in a transfer that the peer began. A giver needs a table of [`TRANSFER_WINDOW`] entries. Says whether it does now.
+    /// Joins a transfer that the peer began. A giver needs a table of [`TRANSFER_WINDOW`] entries. Returns whether it joined.
     pub fn join(&mut self, table: Option<T>) -> bool {
         let Half::Offered(role) = self.half else {
             return false;
@@ -232,7 +234,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
                 let Some(mut giver) = table.and_then(|table| Giver::new(self.pieces, table)) else {
                     return false;
                 };
-                // So the taker learns of it, and gives its key.
+                // The question informs the taker, so that it sends its key.
                 giver.ask();
                 Half::Giver(giver)
             }
@@ -240,32 +242,32 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         true
     }
 
-    /// Whether the peer began it and this side has not joined.
+    /// Whether the peer began the transfer and this side has not joined.
     pub const fn is_offered(&self) -> bool {
         matches!((&self.half, self.stage), (Half::Offered(_), Stage::Open))
     }
 
-    /// Ends it where it is not done by then.
+    /// Sets the deadline after which the transfer ends if it is not done.
     pub const fn end_by(&mut self, deadline: Option<Deadline>) {
         self.deadline = deadline;
     }
 
-    /// Its number.
+    /// The id of the transfer.
     pub const fn id(&self) -> TransferId {
         self.id
     }
 
-    /// Its bytes, and how they are cut.
+    /// The bytes, and how they are cut into pieces.
     pub const fn pieces(&self) -> Pieces {
         self.pieces
     }
 
-    /// The application's word for it.
+    /// The application's tag.
     pub const fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// The part of this side.
+    /// The role of this side.
     pub const fn role(&self) -> TransferRole {
         match self.half {
             Half::Giver(_) => TransferRole::Giver,
@@ -274,7 +276,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// Its counts.
+    /// The counters.
     pub fn counts(&self) -> TransferCounts {
         match &self.half {
             Half::Giver(giver) => TransferCounts {
@@ -294,7 +296,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// When to look again at the latest.
+    /// The next deadline.
     pub fn wake(&self) -> Option<Deadline> {
         match self.stage {
             Stage::Open => self.deadline.into_iter().chain(self.fence_by).min(),
@@ -303,17 +305,17 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// Whether it has to be kept: its end was not reported, or the peer may not know the end.
+    /// Whether the transfer has to be kept: its end was not reported, or the peer may not know the end.
     pub const fn is_open(&self) -> bool {
         !self.is_reported || !self.is_settled()
     }
 
-    /// Whether its end was reported: it is kept for the peer alone.
+    /// Whether its end was reported, so that it is kept only for the peer.
     pub const fn is_reported(&self) -> bool {
         self.is_reported
     }
 
-    /// Whether its end is yet to be posted, or the answer to the peer's.
+    /// Whether its end, or the answer to the peer's end, still has to be posted.
     pub const fn owes_end(&self) -> bool {
         self.answering.is_some() || self.ending.is_owed && self.is_known
     }
@@ -323,7 +325,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         self.answering.is_none() && (self.is_answered || !self.is_known)
     }
 
-    /// Ends it here. The giver waits for what it posted. The taker waits for the giver's answer, but no longer than `until`.
+    /// Ends the transfer on this side. A giver waits until its WRITEs are done. A taker waits for the giver's answer, at most until `until`.
     pub fn end(&mut self, reason: EndReason, until: Deadline) {
         if self.stage == Stage::Open {
             self.stop(TransferEnd::Here(reason), until);
@@ -331,24 +333,24 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     }
 
     fn stop(&mut self, end: TransferEnd, until: Deadline) {
-        // A peer that does not know the transfer yet hears of its end, if the frame that begins it was posted.
+        // If the first frame was posted, the peer may know the transfer, so it also gets the end.
         self.is_known |= self.was_told;
         self.opening.settle();
         self.stage = match self.half {
             Half::Offered(_) => Stage::Over(end),
             Half::Giver(_) => Stage::Retiring(end),
-            // Nobody writes before there is a key.
+            // Without a key, the peer cannot have written.
             Half::Taker(_) if self.sent_keys == [Epoch::NONE; RAILS] => Stage::Fencing(end),
             Half::Taker(_) => Stage::Draining { end, until },
         };
-        // The giver says so once nothing is posted any more.
+        // A giver sends its end only after its WRITEs are done.
         if !matches!(self.half, Half::Giver(_)) && matches!(end, TransferEnd::Here(_)) {
             self.ending.owe();
         }
         self.go_on();
     }
 
-    /// Moves on where nothing is waited for any more.
+    /// Enters the next stage if nothing is awaited any more.
     fn go_on(&mut self) {
         match (&self.half, self.stage) {
             (_, Stage::Retiring(end)) if !self.is_writing() => {
@@ -368,7 +370,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// Ends it if its deadline has passed, and waits no longer than it may. An end of this kind drains until `drain_until`.
+    /// Applies deadlines. A transfer that ends here by its deadline drains until `drain_until`.
     pub fn look(&mut self, now: Instant, drain_until: Deadline) {
         match self.stage {
             Stage::Open if self.deadline.is_some_and(|deadline| deadline.has_passed(now)) => {
@@ -383,7 +385,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// Waits for no answer of the peer any more, and owes none.
+    /// Stops waiting for an answer of the peer, and drops the answer to the peer.
     pub const fn settle(&mut self) {
         self.opening.settle();
         self.ending.settle();
@@ -407,19 +409,19 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         };
     }
 
-    /// Whether the memory is to be taken out of the peer's reach; then [`Transfer::fenced_memory`].
+    /// Whether the caller has to withdraw the key of the memory, and then call [`Transfer::fenced_memory`].
     pub const fn must_fence_memory(&self) -> bool {
         matches!(self.stage, Stage::Fencing(_))
     }
 
-    /// Notes that no peer reaches the memory any more.
+    /// Notes that no peer can access the memory any more.
     pub const fn fenced_memory(&mut self) {
         if let Stage::Fencing(end) = self.stage {
             self.stage = Stage::Over(end);
         }
     }
 
-    /// Returns the end, once, when the memory is the application's again.
+    /// Returns the end once, when the application has its memory back.
     pub const fn take_end(&mut self) -> Option<TransferEnd> {
         match self.stage {
             Stage::Over(end) if !self.is_reported => {
@@ -430,10 +432,10 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// Goes by the taker's key for a connection of a rail.
+    /// Applies the taker's key for a connection.
     ///
     /// # Errors
-    /// This side takes, or the memory is not as long as the transfer.
+    /// This side is the taker, or the memory and the transfer differ in length.
     pub fn heard_take(&mut self, rail: u8, take: &Take) -> Result<(), Broken> {
         if self.is_past() {
             return Ok(());
@@ -448,10 +450,10 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         Ok(())
     }
 
-    /// Goes by pieces that have landed, or a question.
+    /// Applies an announcement of pieces, or a question.
     ///
     /// # Errors
-    /// This side gives, has given no key, or there are no such pieces.
+    /// This side is the giver, has sent no key, or the transfer has no such pieces.
     pub fn heard_landed(&mut self, landed: &Landed) -> Result<(), Broken> {
         let has_key = self.sent_keys != [Epoch::NONE; RAILS];
         let Half::Taker(taker) = &mut self.half else {
@@ -460,7 +462,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         if !has_key && landed.count > 0 {
             return Err(Broken);
         }
-        // A giver that has not heard of the end yet goes on.
+        // After the end, a giver that does not know of it may still send announcements.
         if self.stage == Stage::Open {
             taker.heard(landed)?;
         }
@@ -469,10 +471,10 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         Ok(())
     }
 
-    /// Goes by the pieces that the taker has.
+    /// Applies the taker's progress.
     ///
     /// # Errors
-    /// This side takes, or the taker cannot have these.
+    /// This side is the taker, or the taker cannot have these pieces.
     pub fn heard_progress(&mut self, progress: &Progress) -> Result<(), Broken> {
         let Half::Giver(giver) = &mut self.half else {
             return if self.is_past() { Ok(()) } else { Err(Broken) };
@@ -483,15 +485,15 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         Ok(())
     }
 
-    /// Whether it ended before this side took part: frames that crossed the end mean nothing.
+    /// Whether the transfer ended before this side joined. Then late frames are ignored.
     const fn is_past(&self) -> bool {
         matches!((&self.half, self.stage), (Half::Offered(_), Stage::Over(_)))
     }
 
-    /// Goes by the peer's end, or its answer to ours, over a connection of a rail.
+    /// Applies the peer's end, or its answer to the end of this side.
     ///
     /// # Errors
-    /// It says that it has what was never written.
+    /// The peer reports the transfer as done before all pieces were written.
     pub fn heard_end(&mut self, rail: u8, end: &End, until: Deadline) -> Result<(), Broken> {
         self.knows();
         self.ending.settle();
@@ -513,7 +515,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
                 };
                 self.stop(how, until);
             }
-            // The end that was asked for here came too late.
+            // The transfer was done before it was ended here.
             Stage::Retiring(how) | Stage::Draining { end: how, .. } if end.reason == EndReason::DONE => {
                 *how = TransferEnd::Done;
             }
@@ -523,17 +525,17 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         Ok(())
     }
 
-    /// The peer reacted.
+    /// Notes that the peer reacted.
     const fn knows(&mut self) {
         self.is_known = true;
         self.opening.settle();
     }
 
-    /// Notes that a rail's connection is lost. Says whether the peer has to take nothing more of it before pieces are written again.
-    /// They wait for that until `fence_by`.
+    /// Notes that a rail's connection is lost. Returns whether the caller has to request a fence of this connection before pieces are
+    /// written again. The pieces wait for it until `fence_by`.
     pub fn lost(&mut self, rail: u8, fence_by: Deadline) -> bool {
         self.opening.lost(rail);
-        // So is the answer to it, which comes over the same connection.
+        // The answer to the end would come over the same connection, so it is lost, too.
         self.ending.lost(rail);
         self.answering.take_if(|on| on.0 == rail);
         if let Some(in_flight) = self.in_flight.get_mut(usize::from(rail)) {
@@ -554,35 +556,35 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         must_fence
     }
 
-    /// Whether the device may still read the giver's memory for it.
+    /// Whether the device may still read the giver's memory for this transfer.
     pub fn is_writing(&self) -> bool {
         self.is_leaving || self.in_flight != [0; RAILS]
     }
 
-    /// Whether connections that are lost are yet to be shut: then [`Transfer::left`].
+    /// Whether lost connections still have to be shut. After that, the caller calls [`Transfer::left`].
     pub const fn is_leaving(&self) -> bool {
         self.is_leaving
     }
 
-    /// Notes that the connections that are lost are shut: the device carries out nothing more of them.
+    /// Notes that the lost connections are shut: the device executes nothing more of them.
     pub fn left(&mut self) {
         self.is_leaving = false;
         self.go_on();
     }
 
-    /// Notes that the taker's device refused a WRITE: nothing more is written. The memory of a process that dies goes before its
-    /// connections, so the transfer ends for this only once the taker answered the fence. A dead one answers none, and ends the session.
+    /// Notes that the taker's device refused a WRITE, so that nothing more is written. A dying process loses its memory before its
+    /// connections. So this ends the transfer only after the taker has answered the fence; a dead taker ends the session instead.
     pub const fn denied(&mut self) {
         self.is_denied = true;
     }
 
-    /// Whether nothing is posted, and no piece waits for a fence.
+    /// Whether no WRITE is posted, and no piece waits for a fence.
     fn is_quiet(&self) -> bool {
         let is_fencing = matches!(&self.half, Half::Giver(giver) if giver.is_fencing());
         self.in_flight == [0; RAILS] && !is_fencing
     }
 
-    /// Notes that the peer takes nothing more of a rail's connections up to this one.
+    /// Notes that the peer accepts nothing more from a rail's connections up to this one.
     pub fn fenced(&mut self, rail: u8, through: Epoch) {
         if let Half::Giver(giver) = &mut self.half {
             giver.fenced(rail, through);
@@ -592,7 +594,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// The piece that may be written now over a connection of a rail, and where to.
+    /// The piece to write now over a connection, and the window to write it to.
     pub fn piece_for(&self, (rail, epoch): Connection) -> Option<(u32, RemoteWindow)> {
         let Half::Giver(giver) = &self.half else {
             return None;
@@ -604,8 +606,8 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         Some((giver.next_piece()?, window))
     }
 
-    /// How many pieces in a row, of so many at most, one WRITE may carry from [`Transfer::piece_for`] on, and their bytes, where so many rails
-    /// share the pieces that are left.
+    /// The number of consecutive pieces, at most `most`, that one WRITE may carry from [`Transfer::piece_for`] on, and their bytes. `rails`
+    /// rails share the remaining pieces.
     pub fn run_from(&self, first: u32, most: u32, rails: u32) -> (u32, u32) {
         let count = match &self.half {
             Half::Giver(giver) => giver.run_from(first, most, rails),
@@ -626,7 +628,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// Notes that a WRITE that was posted on a rail is done.
+    /// Notes that a WRITE on a rail is done.
     pub fn retired(&mut self, rail: u8) {
         if let Some(in_flight) = self.in_flight.get_mut(usize::from(rail)) {
             *in_flight = in_flight.saturating_sub(1);

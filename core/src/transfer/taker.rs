@@ -1,4 +1,4 @@
-//! The side that takes: which pieces have landed.
+//! The taking side: the pieces that have landed.
 
 use crate::sequence::Epoch;
 use crate::transfer::{Broken, Pieces, TRANSFER_WINDOW, TransferId};
@@ -7,26 +7,26 @@ use crate::wire::{Landed, Progress};
 const WORDS: usize = TRANSFER_WINDOW as usize / 64;
 const _: () = assert!(WORDS * 64 == TRANSFER_WINDOW as usize, "a bit for each piece");
 
-/// The pieces of a transfer, as the taker knows them.
+/// The taker's knowledge of the pieces of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Taker {
     pieces: Pieces,
     /// The first piece that has not landed.
     base: u32,
-    /// Pieces from it on that have landed: bit 0 is the base.
+    /// A bit for each landed piece from the base on; bit 0 is the base.
     set: [u64; WORDS],
     /// The last question.
     question: u32,
-    /// Whether it is to be answered.
+    /// Whether the last question has to be answered.
     is_owed: bool,
-    /// The rail on which it was answered.
+    /// The rail on which the last answer was sent.
     answered_on: Option<u8>,
-    /// Pieces that were announced again.
+    /// The number of pieces that were announced again.
     duplicates: u64,
 }
 
 impl Taker {
-    /// Nothing has landed yet.
+    /// A taker for which nothing has landed yet.
     #[must_use]
     pub const fn new(pieces: Pieces) -> Self {
         Self {
@@ -40,28 +40,28 @@ impl Taker {
         }
     }
 
-    /// The bytes that have landed without a gap, from the beginning.
+    /// The bytes that have landed without a gap from the beginning.
     #[must_use]
     pub fn landed_bytes(&self) -> u64 {
         self.pieces.bytes_before(self.base)
     }
 
-    /// Pieces that were announced again though they had landed.
+    /// The number of pieces that were announced again after they had landed.
     #[must_use]
     pub const fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// Whether all of it has landed.
+    /// Whether all pieces have landed.
     #[must_use]
     pub const fn has_all(&self) -> bool {
         self.base == self.pieces.count()
     }
 
-    /// Goes by what the giver announced.
+    /// Applies the giver's announcement.
     ///
     /// # Errors
-    /// There are no such pieces, or they are beyond the window.
+    /// The transfer has no such pieces, or they are beyond the window.
     pub fn heard(&mut self, landed: &Landed) -> Result<(), Broken> {
         let end = landed.first.checked_add(landed.count).ok_or(Broken)?;
         let limit = self.base.saturating_add(TRANSFER_WINDOW).min(self.pieces.count());
@@ -69,7 +69,7 @@ impl Taker {
             return Err(Broken);
         }
         if landed.first == self.base && self.set == [0; WORDS] {
-            // Nearly always: in order, and nothing ahead.
+            // The usual case: the pieces are in order, and none has landed ahead.
             self.base = end;
         } else {
             for piece in landed.first..end {
@@ -77,7 +77,7 @@ impl Taker {
             }
             self.move_base();
         }
-        // An older question may come later, over another rail.
+        // An older question may arrive later, over another rail.
         if landed.question > self.question {
             self.question = landed.question;
             self.is_owed = true;
@@ -99,7 +99,7 @@ impl Taker {
         }
     }
 
-    /// Moves the base behind what has landed without a gap.
+    /// Moves the base to the first piece that has not landed.
     fn move_base(&mut self) {
         let mut run = 0_u32;
         for word in &self.set {
@@ -125,7 +125,7 @@ impl Taker {
         });
     }
 
-    /// The answer that is owed to the giver.
+    /// The answer to the giver, if one is due.
     #[must_use]
     pub fn answer(&self, transfer: TransferId, epoch: Epoch) -> Option<Progress> {
         self.is_owed.then(|| {
@@ -149,7 +149,7 @@ impl Taker {
         self.answered_on = Some(rail);
     }
 
-    /// Notes that a rail's connection is lost: an answer that was posted on it is owed again.
+    /// Notes that a rail's connection is lost. An answer that was posted on it has to be sent again.
     pub fn lost(&mut self, rail: u8) {
         self.is_owed |= self.answered_on.take_if(|on| *on == rail).is_some();
     }

@@ -1,4 +1,4 @@
-//! The frames that a transfer sends, one at a time.
+//! The frames of a transfer, one at a time.
 
 use super::{Connection, Half, PieceState, Stage, Transfer, TransferEnd};
 use crate::wire::{End, EndReason, Landed, Open, Progress, RemoteWindow, Take};
@@ -7,20 +7,20 @@ use crate::wire::{End, EndReason, Landed, Open, Progress, RemoteWindow, Take};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Word {
-    /// It begins.
+    /// The beginning of the transfer.
     Open(Open),
-    /// The memory, for each connection.
+    /// The key of the taker's memory, once for each connection.
     Take(Take),
-    /// Pieces that have landed, behind them on their connection; or a question alone, on any.
+    /// An announcement of pieces, after their WRITEs on the same connection; or only a question, on any connection.
     Landed(Landed),
-    /// Pieces that the taker has.
+    /// The pieces that the taker has.
     Progress(Progress),
-    /// The end, or the answer to one.
+    /// The end of the transfer, or the answer to the peer's end.
     End(End),
 }
 
 impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
-    /// Returns the next frame for a connection of a rail; `key` is the one of the taker's memory for it.
+    /// Returns the next frame for a connection. `key` is the key of the taker's memory for this connection.
     pub fn word_for(&self, on: Connection, key: Option<RemoteWindow>) -> Option<Word> {
         let ((rail, epoch), transfer) = (on, self.id);
         if self.answering == Some(on) && !matches!(self.stage, Stage::Retiring(_)) {
@@ -69,7 +69,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             }
             Half::Taker(taker) => {
                 let sent = self.sent_keys.get(usize::from(rail)).copied();
-                // The giver has to take part first: it keeps no key before.
+                // The key is sent only after the giver has joined, since it keeps no key before.
                 let key = key.filter(|_| self.is_known);
                 if let Some(window) = key.filter(|_| sent != Some(epoch)) {
                     return Some(Word::Take(Take {
@@ -84,7 +84,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// Notes that this was posted on a connection.
+    /// Notes that this frame was posted on a connection.
     pub fn said(&mut self, word: &Word, on: Connection) {
         match word {
             Word::Open(_) => {
@@ -111,7 +111,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// The reason to be told to the peer.
+    /// The reason to send to the peer.
     const fn reason(&self) -> EndReason {
         match self.stage {
             Stage::Retiring(end) | Stage::Draining { end, .. } | Stage::Fencing(end) | Stage::Over(end) => {

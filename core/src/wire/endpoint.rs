@@ -1,4 +1,4 @@
-//! The endpoint of a connection: the body that Connect and Accept share.
+//! The endpoint of a connection, which is the body of both Connect and Accept.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -12,13 +12,13 @@ use super::resumption::RawResumption;
 use super::{Field, Part, Reason, Resumption, VERSION_AUTHENTICATED, WireError};
 use crate::{Gid, Mtu, Psn, Qpn, Rkey};
 
-/// How many bytes an application may send along in Connect and in Accept.
+/// The maximum number of application bytes in a Connect or an Accept.
 pub const PRIVATE_DATA_BYTES_MAX: usize = 64;
 
-/// The most receives a side may announce: a slot has 16 bits in a `wr_id`.
+/// The maximum receive depth that a side may announce: a slot has 16 bits in a `wr_id`.
 pub const RECEIVE_DEPTH_MAX: u32 = 1 << 16;
 
-/// The most bytes a receive may announce: the longest message there is.
+/// The maximum size of a receive that a side may announce: the longest possible message.
 ///
 /// Source: InfiniBand Architecture volume 1, section 9.7.1.5.
 pub const SLOT_BYTES_MAX: u32 = 1 << 31;
@@ -29,10 +29,10 @@ pub const FLOW_LABEL_MAX: u32 = 0x000f_ffff;
 /// The largest service level: 4 bits.
 pub const SERVICE_LEVEL_MAX: u8 = 0xf;
 
-/// The longest body.
+/// The maximum length of the body.
 pub(crate) const ENDPOINT_BYTES_MAX: usize = endpoint_bytes(VERSION_AUTHENTICATED) + PRIVATE_DATA_BYTES_MAX;
 
-/// The body in `version`, without private data.
+/// The length of the body in `version`, without private data.
 pub(crate) const fn endpoint_bytes(version: u8) -> usize {
     if version < VERSION_AUTHENTICATED {
         size_of::<RawEndpoint>()
@@ -41,13 +41,13 @@ pub(crate) const fn endpoint_bytes(version: u8) -> usize {
     }
 }
 
-/// Offset of the session, from the version on that has it.
+/// The offset of the session, in the versions that have one.
 const SESSION_OFFSET: usize = size_of::<RawEndpoint>();
 
-/// A credit word lies at a multiple of its size.
+/// The address of a credit word is a multiple of its size.
 const CREDIT_ALIGN_MASK: u64 = 7;
 
-/// Queue pairs 0 and 1 are those of the subnet and general management; no connection ends there.
+/// Queue pairs 0 and 1 are for subnet management and general management, not for connections.
 const QPN_MIN: u32 = 2;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -116,30 +116,30 @@ pub(super) const LAYOUT: &[(Field, usize)] = &[
     ),
 ];
 
-/// Settings of a side's queue pair, as it announces them.
+/// The settings of a side's queue pair, as the side announces them.
 ///
-/// Depths and sizes say how much the side can take. Traffic class, flow label and service level are the ones it sends
-/// with; it announces them so that the peer may use the same.
+/// Depths and sizes are what the side can receive. It sends with this traffic class, flow label and service level, and
+/// announces them so that the peer can use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EndpointParameters {
-    /// The MTU the side's port works with now; the connection uses the lower of both. Default 1024
-    /// bytes: what a port on an ordinary Ethernet link has.
+    /// The present MTU of the side's port; the connection uses the lower MTU of both sides. Default
+    /// 1024 bytes, as on a port with an ordinary Ethernet link.
     pub mtu: Mtu,
-    /// READs and atomics the side would like to have in flight. Default 16: what common devices
-    /// grant; a provider must lower it to what its device says.
+    /// The READs and atomics that the side wants to have in flight. Default 16, which common
+    /// devices grant; a provider must lower it to the limit of its device.
     pub max_rd_atomic: u8,
-    /// READs and atomics the side serves at a time. Default 16, with the same reserve.
+    /// The READs and atomics that the side serves at a time. Default 16, lowered in the same way.
     pub max_dest_rd_atomic: u8,
-    /// The IP traffic class (DSCP and ECN bits) the side sends with. Default 0.
+    /// The IP traffic class (DSCP and ECN bits) of the side's packets. Default 0.
     pub traffic_class: u8,
-    /// The flow label the side sends with, 20 bits. Default 0.
+    /// The flow label of the side's packets, 20 bits. Default 0.
     pub flow_label: u32,
-    /// The service level (priority) the side sends with, 4 bits. Default 0.
+    /// The service level (priority) of the side's packets, 4 bits. Default 0.
     pub service_level: u8,
-    /// Receives the side keeps posted, at most [`RECEIVE_DEPTH_MAX`]. Default 0: a side that is only
-    /// written to.
+    /// The number of receives that the side keeps posted, at most [`RECEIVE_DEPTH_MAX`]. Default 0,
+    /// for a side that gets only one-sided requests.
     pub receive_depth: u32,
-    /// Bytes each of them holds, at most [`SLOT_BYTES_MAX`]. Default 0.
+    /// The bytes of each receive, at most [`SLOT_BYTES_MAX`]. Default 0.
     pub slot_bytes: u32,
 }
 
@@ -158,22 +158,22 @@ impl Default for EndpointParameters {
     }
 }
 
-/// The word in which a peer reports how many receives it posted, so that this side never sends more messages than there
-/// are receives.
+/// The word in which a peer reports the number of its posted receives, so that this side never sends more messages
+/// than there are receives.
 ///
 /// The peer writes it by an RDMA WRITE, as two big-endian words. The first is `start` plus the number of receives
-/// posted since the connection was made, modulo 2^32. The second is the complement of the first. No device promises
-/// that eight bytes are seen at once: a mixture of two counts fails the check of the complement.
+/// posted since the connection was made, modulo 2^32. The second is the complement of the first. No device guarantees
+/// that eight bytes become visible at once. A mixture of two counts fails the check of the complement.
 ///
-/// The peer does not announce its first receives, as many as its receive depth: they are known.
+/// The peer does not announce its first receives, since their number is its announced receive depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CreditWord {
-    /// Its address, a multiple of its eight bytes.
+    /// The address of the word, a multiple of eight.
     pub address: u64,
-    /// The key that opens it.
+    /// The remote key of the word.
     pub rkey: Rkey,
-    /// The count it holds before anything is announced, so that what an earlier connection left
-    /// there is not taken for an announcement.
+    /// The count in the word before the first announcement, so that a value of an earlier
+    /// connection is not mistaken for an announcement.
     pub start: u32,
 }
 
@@ -181,7 +181,7 @@ pub struct CreditWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PrivateDataTooLong {
-    /// How many there were.
+    /// The number of bytes.
     pub bytes: usize,
 }
 
@@ -197,7 +197,7 @@ impl fmt::Display for PrivateDataTooLong {
 
 impl core::error::Error for PrivateDataTooLong {}
 
-/// Bytes of the application that go with Connect or Accept, such as a [`RemoteWindow`](super::RemoteWindow).
+/// Application bytes in a Connect or an Accept, such as a [`RemoteWindow`](super::RemoteWindow).
 #[derive(Clone, Copy)]
 pub struct PrivateData {
     bytes: [u8; PRIVATE_DATA_BYTES_MAX],
@@ -205,7 +205,7 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    /// None.
+    /// No bytes.
     pub const EMPTY: Self = Self {
         bytes: [0; PRIVATE_DATA_BYTES_MAX],
         length: 0,
@@ -256,19 +256,19 @@ impl fmt::Debug for PrivateData {
 /// One end of a connection: a queue pair on a rail, and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The index of the rail in the list the side advertised.
+    /// The index of the rail in the list that the side advertised.
     pub rail: u8,
     /// The GID of that rail.
     pub gid: Gid,
     /// The queue pair's number.
     pub qpn: Qpn,
-    /// The number of the first packet it sends: random for each attempt.
+    /// The PSN of the first packet that the side sends, random for each attempt.
     pub psn: Psn,
-    /// Its settings.
+    /// The settings of the queue pair.
     pub parameters: EndpointParameters,
-    /// The word in which it wants receives to be reported.
+    /// The word in which the peer reports its receives.
     pub credit: CreditWord,
-    /// The session the connection is for, if it is for one. Version 1 has no place for it.
+    /// The session that the connection belongs to, if any. Version 1 has no field for it.
     pub session: Option<Resumption>,
     /// Bytes of the application.
     pub private_data: PrivateData,
@@ -281,19 +281,19 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Whether it lies within what the wire can say.
+    /// Whether all fields are within their ranges on the wire.
     #[must_use]
     pub fn is_sendable(&self) -> bool {
         self.fault().is_none()
     }
 
-    /// The first field that cannot be sent in this version.
+    /// The first field that this version cannot carry.
     pub(crate) fn unsendable(&self, version: u8) -> Option<Field> {
         let has_session = self.session.is_some() && version < VERSION_AUTHENTICATED;
         self.fault().or(has_session.then_some(Field::Session))
     }
 
-    /// The first field a peer would refuse.
+    /// The first field that a peer would refuse.
     fn fault(&self) -> Option<Field> {
         let parameters = &self.parameters;
         if self.gid.is_zero() {
@@ -315,7 +315,7 @@ impl Endpoint {
         }
     }
 
-    /// Reads the body of `part` in `version`, which starts at `base` of its frame, and the receiver's rail in it.
+    /// Parses the body of `part` in `version`, which starts at `base` of its frame. Also returns the receiver's rail.
     pub(crate) fn parse(part: Part, base: usize, version: u8, body: &[u8]) -> Result<(Self, u8), WireError> {
         let truncated = || WireError::truncated(part, LAYOUT, base, body.len());
         let (raw, rest) = RawEndpoint::ref_from_prefix(body).map_err(|_| truncated())?;
@@ -393,7 +393,7 @@ impl Endpoint {
         }
     }
 
-    /// The body in `version`, with the receiver's rail.
+    /// Encodes the body in `version`, with the receiver's rail.
     pub(crate) fn encode(&self, version: u8, peer_rail: u8) -> Vec<u8, ENDPOINT_BYTES_MAX> {
         let parameters = &self.parameters;
         let raw = RawEndpoint {
@@ -426,11 +426,11 @@ impl Endpoint {
     }
 }
 
-/// An endpoint and the receiver's rail it connects to: the content of Connect and Accept.
+/// An endpoint and the receiver's rail that it connects to: the content of Connect and Accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     /// The sender's endpoint.
     pub endpoint: Endpoint,
-    /// The index of the receiver's rail in the list the receiver advertised.
+    /// The index of the receiver's rail in the list that the receiver advertised.
     pub peer_rail: u8,
 }

@@ -1,8 +1,8 @@
-//! Errors in bytes from a peer: which part, which field, at which offset, and why.
+//! Errors in bytes from a peer: the part, the field, its offset, and the reason.
 
 use core::fmt;
 
-/// The part of the wire format the bytes were read as.
+/// The part of the wire format that the bytes were parsed as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Part {
@@ -26,7 +26,7 @@ pub enum Part {
     RingInvitation,
     /// A member's announcement of its neighbours in a mesh.
     Announcement,
-    /// The header of a message that goes through others.
+    /// The header of a message that members of a mesh relay.
     Relay,
     /// The header of a message of a collective.
     Collective,
@@ -36,15 +36,15 @@ pub enum Part {
     Request,
 }
 
-/// The field that is wrong.
+/// The wrong field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Field {
     /// The magic number at the start.
     Magic,
-    /// The version it is written in, the newest spoken, or the one chosen.
+    /// The version of the format, the newest version that a side speaks, or the chosen version.
     Version,
-    /// The oldest version spoken.
+    /// The oldest version that a side speaks.
     VersionMin,
     /// The length of the whole handle.
     Length,
@@ -54,7 +54,7 @@ pub enum Field {
     Kind,
     /// The length of a frame's body.
     BodyLength,
-    /// How many rails follow.
+    /// The number of rails.
     RailCount,
     /// The TCP port of the handshake.
     Port,
@@ -62,7 +62,7 @@ pub enum Field {
     Reserved,
     /// The sender's instance number.
     Instance,
-    /// The instance number of the listener that is meant.
+    /// The instance number of the listener that the initiator wants to reach.
     ListenerInstance,
     /// The nonce.
     Nonce,
@@ -88,9 +88,9 @@ pub enum Field {
     Psn,
     /// The path MTU.
     Mtu,
-    /// How many READs and atomics the endpoint has in flight at most.
+    /// The maximum number of READs and atomics that the endpoint has in flight.
     MaxRdAtomic,
-    /// How many READs and atomics the endpoint serves at a time.
+    /// The number of READs and atomics that the endpoint serves at a time.
     MaxDestRdAtomic,
     /// The traffic class.
     TrafficClass,
@@ -106,23 +106,23 @@ pub enum Field {
     PrivateLength,
     /// The private data.
     PrivateData,
-    /// How many receives the endpoint keeps posted.
+    /// The number of receives that the endpoint keeps posted.
     ReceiveDepth,
-    /// How many bytes each of them holds.
+    /// The bytes of each receive.
     SlotBytes,
     /// The address of the credit word.
     CreditAddress,
-    /// The key to the credit word.
+    /// The remote key of the credit word.
     CreditRkey,
-    /// The count that the credit word holds at the start.
+    /// The count in the credit word at the start.
     CreditStart,
-    /// The session the connection is for.
+    /// The session of the connection.
     Session,
-    /// The number of the next message expected in it.
+    /// The number of the next message expected in the session.
     NextSequence,
-    /// Which of its connections this is.
+    /// The epoch of a connection.
     Epoch,
-    /// The name of the key.
+    /// The id of the key.
     KeyId,
     /// The proof of having the key.
     Tag,
@@ -132,9 +132,9 @@ pub enum Field {
     RejectDetail,
     /// The window of a ring.
     RingWindow,
-    /// How many cells a ring has.
+    /// The number of cells of a ring.
     RingCells,
-    /// How many bytes a cell has.
+    /// The bytes of a cell.
     RingCellBytes,
     /// How a message in a ring is announced to its reader.
     RingPublication,
@@ -144,31 +144,31 @@ pub enum Field {
     Sequence,
     /// The sequence number that is expected next.
     Acknowledgement,
-    /// How many fragments are taken ahead.
+    /// The number of fragments that a side accepts from the expected one on.
     Window,
     /// A rail's number in a session.
     Rail,
-    /// Why a connection does not become a rail of a session.
+    /// The reason why a connection does not become a rail of a session.
     RefusalReason,
     /// The bytes of a fragment.
     Payload,
-    /// The number of a window that is granted.
+    /// The number of a granted window.
     GrantNumber,
     /// The rights that a grant gives on its window.
     GrantAccess,
-    /// The window that is granted.
+    /// The granted window.
     GrantWindow,
-    /// The neighbours that no rail leads to for now.
+    /// The neighbours whose link has no rail for now.
     WithoutRail,
-    /// The number by which an answer names its request.
+    /// The number that identifies the request of an answer.
     Correlation,
-    /// The rank of the sender of a message that is relayed.
+    /// The rank of the sender of a relayed message.
     Source,
-    /// The rank of the receiver of a message that is relayed.
+    /// The rank of the receiver of a relayed message.
     Destination,
     /// The hops that a message may still take.
     HopsLeft,
-    /// The start of a member of a mesh.
+    /// The start number of a member of a mesh.
     Started,
     /// The neighbours of a member of a mesh.
     Neighbours,
@@ -176,13 +176,13 @@ pub enum Field {
     Step,
     /// The number of a collective in its group.
     Operation,
-    /// The offset of a message's bytes in those of its step.
+    /// The offset of a message's bytes within its step.
     StepOffset,
     /// The bytes of a step.
     StepBytes,
-    /// The sum of the starts of a group's members.
+    /// The sum of the start numbers of a group's members.
     Starts,
-    /// The number of a group among those of the same starts.
+    /// The number of a group among those with the same start numbers.
     Group,
     /// The number of a transfer.
     Transfer,
@@ -190,27 +190,27 @@ pub enum Field {
     PieceBytes,
     /// The bytes of a transfer.
     TransferBytes,
-    /// The application's word for a transfer.
+    /// The application's tag of a transfer.
     TransferTag,
-    /// Whether the sender gives a transfer or takes it.
+    /// Whether the sender is the giver or the taker of a transfer.
     TransferRole,
     /// The number of a piece of a transfer.
     Piece,
-    /// How many pieces of a transfer landed.
+    /// The number of announced pieces of a transfer.
     PieceCount,
     /// The number of a giver's question.
     Question,
-    /// The set of pieces that landed.
+    /// The set of pieces that have landed.
     PieceSet,
-    /// Offset of a fragment that was written, in memory of its receiver.
+    /// The offset of a written fragment in the memory of its receiver.
     PlacedOffset,
-    /// Bytes of a fragment that was written.
+    /// The bytes of a written fragment.
     PlacedBytes,
-    /// Why a transfer ended.
+    /// The reason why a transfer ended.
     EndReason,
 }
 
-/// Why a field is wrong.
+/// The reason why a field is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -218,7 +218,7 @@ pub enum Reason {
     Truncated,
     /// There are more bytes than allowed.
     TooLong,
-    /// The value is not one that is defined.
+    /// The value is not defined.
     Unknown,
     /// The value is outside its range.
     OutOfRange,
@@ -228,17 +228,17 @@ pub enum Reason {
     Zero,
     /// The value contradicts another field, or an earlier frame.
     Mismatch,
-    /// The address is not one a single host can have.
+    /// The address cannot belong to a single host.
     NotUnicast,
     /// The value has a shorter form, and must be written in it.
     NotCanonical,
 }
 
-/// Bytes that are not valid wire format: their sender can fix it.
+/// Bytes that are not valid wire format. Only their sender can fix this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct WireError {
-    /// The part the bytes were read as.
+    /// The part of the wire format that the bytes were parsed as.
     pub part: Part,
     /// The field.
     pub field: Field,
@@ -258,14 +258,14 @@ impl WireError {
         }
     }
 
-    /// A field of the endpoint in a Connect or an Accept.
+    /// An error in a field of the endpoint in a Connect or an Accept.
     pub(crate) fn in_endpoint(part: Part, field: Field, reason: Reason) -> Self {
         let base = super::FRAME_HEADER_BYTES;
         Self::at(part, super::endpoint::LAYOUT, base, field, reason)
     }
 
-    /// A field of a fixed layout, which begins at `base` of the frame. A parser names only fields of its layout: a build with
-    /// debug assertions panics on any other, and a release build reports the start of the layout.
+    /// An error in a field of a fixed layout, which begins at `base` of the frame. A parser names only fields of its layout. For any
+    /// other field, a build with debug assertions panics, and a release build reports the start of the layout.
     #[cold]
     pub(crate) fn at(
         part: Part,
@@ -280,7 +280,7 @@ impl WireError {
         Self::new(part, field, base.saturating_add(start), reason)
     }
 
-    /// The field that is cut when only `have` bytes of a fixed layout are there.
+    /// The error of the first incomplete field, if only `have` bytes of a fixed layout exist.
     pub(crate) fn truncated(part: Part, layout: &[(Field, usize)], base: usize, have: usize) -> Self {
         let cut = layout
             .iter()

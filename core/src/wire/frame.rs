@@ -1,4 +1,4 @@
-//! The frames of the handshake: their header, their kinds, one whole frame read or written.
+//! The frames of the handshake: their header, their kinds, and how to parse and encode them.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -16,22 +16,22 @@ use super::{
     Tag, VERSION, VERSION_AUTHENTICATED, VERSION_OLDEST, Welcome, WelcomeRef, WireError,
 };
 
-/// The header before every body, in bytes.
+/// The bytes of the header of every frame.
 pub const FRAME_HEADER_BYTES: usize = size_of::<RawHeader>();
 
-/// The longest frame, header included: a hard cap, whatever a peer announces.
+/// The maximum bytes of a frame, header included. A frame that announces more is refused.
 pub const FRAME_BYTES_MAX: usize = 2560;
 
-/// The longest body.
+/// The maximum bytes of a body.
 pub const FRAME_BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - FRAME_HEADER_BYTES;
 
-/// A Reject frame, header included.
+/// The bytes of a Reject frame, header included.
 pub const REJECT_FRAME_BYTES: usize = FRAME_HEADER_BYTES + REJECT_BYTES;
 
-/// The longest Connect or Accept frame, header and tag included.
+/// The maximum bytes of a Connect or Accept frame, header and tag included.
 pub const ENDPOINT_FRAME_BYTES_MAX: usize = FRAME_HEADER_BYTES + ENDPOINT_BYTES_MAX + TAG_BYTES;
 
-/// The longest Ready frame, header and tag included.
+/// The maximum bytes of a Ready frame, header and tag included.
 pub const READY_FRAME_BYTES_MAX: usize = FRAME_HEADER_BYTES + TAG_BYTES;
 
 /// The body ends with a tag.
@@ -64,17 +64,17 @@ const HEADER_LAYOUT: &[(Field, usize)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FrameKind {
-    /// Initiator to responder: its instance, the listener it means, its versions, its rails.
+    /// From initiator to responder: its instance, the listener in its handle, its versions and its rails.
     Hello = 1,
-    /// Responder to initiator: its instance, the version, its rails.
+    /// From responder to initiator: its instance, the chosen version and its rails.
     Welcome = 2,
-    /// Initiator to responder: the rails chosen and the initiator's endpoint.
+    /// From initiator to responder: the chosen rails and the initiator's endpoint.
     Connect = 3,
-    /// Responder to initiator: its endpoint, which is ready to receive.
+    /// From responder to initiator: its endpoint, which is in RTS.
     Accept = 4,
-    /// Either way: the sender's queue pair receives and sends.
+    /// In both directions: the sender's queue pair can receive and send.
     Ready = 5,
-    /// Either way: the sender gives up, and why.
+    /// In both directions: the sender ends the handshake for a reason.
     Reject = 6,
 }
 
@@ -93,13 +93,13 @@ impl FrameKind {
         }
     }
 
-    /// Its number.
+    /// The number of the kind.
     #[must_use]
     pub const fn to_wire(self) -> u8 {
         self as u8
     }
 
-    /// The longest body it may announce in `version`, without a tag.
+    /// The maximum body length in `version`, without a tag.
     const fn body_bytes_max(self, version: u8) -> usize {
         match self {
             // A newer side may add fields to its Hello that this version skips.
@@ -111,7 +111,7 @@ impl FrameKind {
         }
     }
 
-    /// The shortest body it may announce in `version`, without a tag.
+    /// The minimum body length in `version`, without a tag.
     const fn body_bytes_min(self, version: u8) -> usize {
         match self {
             Self::Hello => HELLO_BYTES_MIN,
@@ -122,8 +122,8 @@ impl FrameKind {
         }
     }
 
-    /// The newest version that its header may be written in. The sender of a Hello does not know the peer's versions
-    /// yet. The sender of a Reject may never have known them.
+    /// The newest version that the header may have. A Hello and a Reject always have the oldest version, since their sender
+    /// may not know the peer's versions.
     const fn version_max(self) -> u8 {
         match self {
             Self::Hello | Self::Reject => VERSION_OLDEST,
@@ -131,7 +131,7 @@ impl FrameKind {
         }
     }
 
-    /// The part of the wire format that its body is.
+    /// The part of the wire format for errors in the body.
     pub(crate) const fn part(self) -> Part {
         match self {
             Self::Hello => Part::Hello,
@@ -150,25 +150,25 @@ impl fmt::Display for FrameKind {
     }
 }
 
-/// The header of a frame, checked against what its kind allows.
+/// The header of a frame, checked against the limits of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FrameHeader {
-    /// The version the frame is written in.
+    /// The version of the frame.
     pub version: u8,
     /// The kind.
     pub kind: FrameKind,
     /// Whether the body ends with a [`Tag`].
     pub is_tagged: bool,
-    /// The length of the body that follows, the tag included.
+    /// The length of the body, the tag included.
     pub body_bytes: usize,
 }
 
 impl FrameHeader {
-    /// Reads the header at the start of `bytes`.
+    /// Parses the header at the start of `bytes`.
     ///
     /// # Errors
-    /// The first field that is wrong. A length beyond the kind's cap is refused here, before a
+    /// The first wrong field. A length beyond the limit of the kind is refused here, before any
     /// byte of the body is read.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let wrong = |field, offset, reason| WireError::new(Part::FrameHeader, field, offset, reason);
@@ -236,7 +236,7 @@ impl FrameHeader {
     }
 }
 
-/// A frame, checked.
+/// A checked frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Frame<'a> {
@@ -248,9 +248,9 @@ pub enum Frame<'a> {
     Connect(Connect),
     /// The responder's endpoint.
     Accept(Connect),
-    /// The sender's queue pair receives and sends.
+    /// The sender's queue pair can receive and send.
     Ready,
-    /// The sender gives up.
+    /// The sender ends the handshake.
     Reject(Reject),
 }
 
@@ -274,10 +274,10 @@ impl fmt::Display for Frame<'_> {
 }
 
 impl<'a> Frame<'a> {
-    /// Reads one whole frame. It does not check the tag: only a holder of the key can.
+    /// Parses one complete frame. It does not check the tag, which needs the key.
     ///
     /// # Errors
-    /// The first field that is wrong, bytes after the frame included.
+    /// The first wrong field. Bytes after the frame are an error, too.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let header = FrameHeader::parse(bytes)?;
         let part = header.kind.part();
@@ -372,8 +372,8 @@ impl FrameBuffer {
         Self::new(VERSION_OLDEST, FrameKind::Reject, &reject.encode())
     }
 
-    /// The frame with a tag, which `tag` makes of all that stands before it. Neither a Hello nor a Reject has
-    /// a place for one, nor has version 1.
+    /// The frame with a tag, which `tag` computes from all bytes before it. A Hello, a Reject and frames of
+    /// version 1 cannot have a tag.
     #[must_use]
     pub fn tagged(self, tag: impl FnOnce(&[u8]) -> Tag) -> Self {
         let mut bytes = self.bytes;

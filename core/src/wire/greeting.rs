@@ -38,13 +38,13 @@ struct RawWelcome {
 const_assert_eq!(size_of::<RawHello>(), 36);
 const_assert_eq!(size_of::<RawWelcome>(), 28);
 
-/// The name of a key: behind the rails of a Hello, before those of a Welcome.
+/// The bytes of a key id. A Hello has it after its rails, a Welcome before them.
 const KEY_ID_BYTES: usize = size_of::<U32>();
 
-/// The body of a Hello without rails, as the oldest version has it.
+/// The body length of a Hello of the oldest version, without rails.
 pub(crate) const HELLO_BYTES_MIN: usize = size_of::<RawHello>();
 
-/// The body of a Welcome in `version`, without rails.
+/// The body length of a Welcome in `version`, without rails.
 pub(crate) const fn welcome_bytes(version: u8) -> usize {
     if version < VERSION_AUTHENTICATED {
         size_of::<RawWelcome>()
@@ -53,10 +53,10 @@ pub(crate) const fn welcome_bytes(version: u8) -> usize {
     }
 }
 
-/// The longest list of rails.
+/// The maximum bytes of a list of rails.
 pub(crate) const RAIL_LIST_BYTES_MAX: usize = RAILS_MAX * RAIL_BYTES_MAX;
 
-/// The longest bodies of this version.
+/// The maximum body lengths of this version.
 const HELLO_BYTES_MAX: usize = HELLO_BYTES_MIN + RAIL_LIST_BYTES_MAX + KEY_ID_BYTES;
 const WELCOME_BYTES_MAX: usize = welcome_bytes(VERSION) + RAIL_LIST_BYTES_MAX;
 
@@ -83,36 +83,36 @@ const WELCOME_LAYOUT: &[(Field, usize)] = &[
     (Field::KeyId, size_of::<RawWelcome>()),
 ];
 
-/// First frame of the initiator, without its rails.
+/// The first frame of the initiator, without its rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The versions it speaks.
+    /// The versions that the initiator speaks.
     pub versions: VersionRange,
-    /// Its own instance.
+    /// The initiator's instance.
     pub initiator: InstanceId,
-    /// The listener it means, from the handle; `None` where it was given an address only.
+    /// The listener in the handle; `None` if the initiator has only an address.
     pub listener: Option<InstanceId>,
-    /// Its nonce.
+    /// The initiator's nonce.
     pub nonce: Nonce,
-    /// The key by which it proves what it says from now on; `None` where it proves nothing. Version 1 has no
-    /// place for it.
+    /// The key that proves the initiator's frames from now on; `None` without authentication. Version 1 has no
+    /// field for it.
     pub key: Option<KeyId>,
 }
 
 /// The responder's answer, without its rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// The version the rest of the handshake is in.
+    /// The version of the rest of the handshake.
     pub version: u8,
-    /// Its instance.
+    /// The listener's instance.
     pub listener: InstanceId,
-    /// Its nonce.
+    /// The listener's nonce.
     pub nonce: Nonce,
-    /// The initiator's key, which it has too. Version 1 has no place for it.
+    /// The initiator's key, which the listener has, too. Version 1 has no field for it.
     pub key: Option<KeyId>,
 }
 
-/// A Hello with the initiator's rails, in the bytes it came in.
+/// A Hello with the initiator's rails, parsed in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HelloRef<'a> {
@@ -122,7 +122,7 @@ pub struct HelloRef<'a> {
     pub rails: Rails<'a>,
 }
 
-/// A Welcome with the responder's rails, in the bytes it came in.
+/// A Welcome with the responder's rails, parsed in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WelcomeRef<'a> {
@@ -133,7 +133,7 @@ pub struct WelcomeRef<'a> {
 }
 
 impl Hello {
-    /// The body, with the complete list of the initiator's rails.
+    /// Encodes the body, with the complete list of the initiator's rails.
     pub(crate) fn encode(&self, rails: &Vec<AdvertisedRail, RAILS_MAX>) -> Vec<u8, HELLO_BYTES_MAX> {
         let raw = RawHello {
             version_min: self.versions.oldest(),
@@ -154,7 +154,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// The body, with the complete list of the responder's rails.
+    /// Encodes the body, with the complete list of the responder's rails.
     pub(crate) fn encode(&self, rails: &Vec<AdvertisedRail, RAILS_MAX>) -> Vec<u8, HELLO_BYTES_MAX> {
         let raw = RawWelcome {
             version: self.version,
@@ -164,7 +164,7 @@ impl Welcome {
             nonce: self.nonce.0,
         };
         let mut fixed = Vec::<u8, { welcome_bytes(VERSION) }>::new();
-        // Here as well, there is room for all.
+        // The capacity suffices here, too.
         let _ = fixed.extend_from_slice(raw.as_bytes());
         if self.version >= VERSION_AUTHENTICATED {
             let _ = fixed.extend_from_slice(raw_key(self.key).as_bytes());
@@ -174,7 +174,7 @@ impl Welcome {
 }
 
 impl<'a> HelloRef<'a> {
-    /// Reads the body.
+    /// Parses the body.
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let wrong = |field, offset: usize, reason| {
             WireError::new(
@@ -204,7 +204,7 @@ impl<'a> HelloRef<'a> {
                 reason,
             ));
         };
-        // Fields that our versions require to be zero or absent may have a meaning in a newer one.
+        // Fields that must be zero or absent in our versions may have a meaning in a newer version.
         let from_newer = versions.newest() > VERSION;
         if raw.reserved != 0 && !from_newer {
             return Err(wrong(
@@ -249,7 +249,7 @@ impl<'a> HelloRef<'a> {
 }
 
 impl<'a> WelcomeRef<'a> {
-    /// Reads the body of a frame in `version`.
+    /// Parses the body of a frame in `version`.
     pub(crate) fn parse(version: u8, body: &'a [u8]) -> Result<Self, WireError> {
         let wrong = |field, offset: usize, reason| {
             WireError::new(
@@ -267,7 +267,7 @@ impl<'a> WelcomeRef<'a> {
         } else {
             read_key(rest).ok_or_else(truncated)?
         };
-        // A frame is written in the version it says was chosen.
+        // A Welcome has the version that it names as chosen.
         if raw.version != version {
             return Err(wrong(
                 Field::Version,
@@ -311,7 +311,7 @@ impl<'a> WelcomeRef<'a> {
     }
 }
 
-/// The name of a key at the start of `bytes`, zero for none, and what follows it.
+/// Parses the key id at the start of `bytes`, where zero stands for none. Also returns the remaining bytes.
 fn read_key(bytes: &[u8]) -> Option<(Option<KeyId>, &[u8])> {
     let (raw, rest) = U32::ref_from_prefix(bytes).ok()?;
     Some((KeyId::new(raw.get()), rest))
@@ -340,6 +340,6 @@ fn with_rails(fixed: &[u8], rails: &Vec<AdvertisedRail, RAILS_MAX>) -> Vec<u8, H
 }
 
 fn rail_count(rails: &Vec<AdvertisedRail, RAILS_MAX>) -> u8 {
-    // RAILS_MAX fits a byte by far.
+    // RAILS_MAX fits in a byte.
     u8::try_from(rails.len()).unwrap_or(u8::MAX)
 }

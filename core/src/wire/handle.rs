@@ -1,4 +1,4 @@
-//! The handle: a listener gives it to a peer, by whatever channel the application has.
+//! The handle of a listener, which the application passes to a peer by any channel.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -12,16 +12,16 @@ use super::{
     AdvertisedRail, Field, InstanceId, Part, Rails, Reason, VERSION, VERSION_OLDEST, VersionRange, WireError,
 };
 
-/// The longest handle, in bytes: as much as NCCL and its like carry between ranks.
+/// The maximum bytes of a handle: the size that NCCL and similar libraries exchange between ranks.
 pub const HANDLE_BYTES_MAX: usize = 128;
 
-/// The fixed part before the rails, in bytes.
+/// The bytes of the fixed part before the rails.
 pub const HANDLE_HEADER_BYTES: usize = size_of::<HandleHeader>();
 
 /// "DBLH".
 const MAGIC: u32 = 0x4442_4c48;
 
-/// Not all rails are in the handle: the Welcome frame has the complete list.
+/// Some rails are not in the handle: the Welcome frame has the complete list.
 const FLAG_MORE: u8 = 1;
 
 const RAILS_BYTES_MAX: usize = HANDLE_BYTES_MAX - HANDLE_HEADER_BYTES;
@@ -56,7 +56,7 @@ const LAYOUT: &[(Field, usize)] = &[
 ];
 
 impl HandleHeader {
-    /// The versions the listener speaks, one of ours among them.
+    /// The versions that the listener speaks, at least one of which is ours.
     fn versions(&self) -> Result<VersionRange, WireError> {
         let wrong = |reason| error(Field::VersionMin, offset_of!(Self, version_min), reason);
         let Some(versions) = VersionRange::new(self.version_min, self.version) else {
@@ -72,7 +72,7 @@ impl HandleHeader {
         }
     }
 
-    /// Refuses bits that have no meaning in the versions we speak.
+    /// Refuses bits without a meaning in our versions.
     fn check_zeros(&self) -> Result<(), WireError> {
         if self.flags & !FLAG_MORE != 0 {
             return Err(error(Field::Flags, offset_of!(Self, flags), Reason::NotZero));
@@ -92,7 +92,7 @@ fn error(field: Field, offset: usize, reason: Reason) -> WireError {
     WireError::new(Part::Handle, field, offset, reason)
 }
 
-/// Whether every byte is zero, looked at by words.
+/// Whether all bytes are zero, checked by words.
 fn are_zero(bytes: &[u8]) -> bool {
     let Ok((words, rest)) = <[native_endian::U64]>::ref_from_prefix(bytes) else {
         return false;
@@ -109,18 +109,18 @@ struct RawHandle {
 
 /// The address of a listener, with the rails that reach it. A handle owns its bytes, and is valid by construction.
 ///
-/// [`Handle::parse`] reads one in place.
+/// [`Handle::parse`] parses a handle in place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     raw: RawHandle,
-    /// As in `raw`, checked.
+    /// The port in `raw`, checked.
     port: NonZeroU16,
-    /// As in `raw`, checked.
+    /// The instance in `raw`, checked.
     instance: InstanceId,
 }
 
 impl Handle {
-    /// Starts a handle for the listener `instance`, which takes handshakes on this TCP port.
+    /// Starts a handle for the listener `instance`, which accepts handshakes on this TCP port.
     #[must_use]
     pub fn builder(port: NonZeroU16, instance: InstanceId) -> HandleBuilder {
         let header = HandleHeader {
@@ -144,12 +144,12 @@ impl Handle {
         }
     }
 
-    /// Checks everything about a handle, and reads it where it lies.
+    /// Parses a handle in place, and checks all of it.
     ///
-    /// The buffer may be longer than the handle, up to 128 bytes, where the rest is zero.
+    /// The buffer may be longer than the handle, up to 128 bytes, if the rest is zero.
     ///
     /// # Errors
-    /// The first field that is wrong, with its offset.
+    /// The first wrong field, with its offset.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<HandleRef<'_>, WireError> {
         match Self::parse_plain(bytes) {
@@ -158,7 +158,7 @@ impl Handle {
         }
     }
 
-    /// Fast path: reads a handle of our version whose rails are all of one family, as nearly every handle is. `None`
+    /// The fast path: parses a handle of our version whose rails are all of one family, as nearly every handle is. `None`
     /// for any other handle, valid or not.
     #[inline]
     fn parse_plain(bytes: &[u8]) -> Option<HandleRef<'_>> {
@@ -167,7 +167,7 @@ impl Handle {
         let is_plain = bytes.len() <= HANDLE_BYTES_MAX
             && header.magic.get() == MAGIC
             && header.version == VERSION
-            // Side by side, and so one comparison.
+            // The two bytes are adjacent, so this is one comparison.
             && u16::from_be_bytes([header.version_min, header.reserved]) == u16::from_be_bytes([VERSION_OLDEST, 0])
             && header.flags <= FLAG_MORE;
         if !is_plain {
@@ -187,7 +187,7 @@ impl Handle {
         })
     }
 
-    /// Checks one field after the other, and names the field that is wrong.
+    /// Checks one field after the other, and names the first wrong field.
     #[cold]
     fn parse_by_field(bytes: &[u8]) -> Result<HandleRef<'_>, WireError> {
         let Ok((header, _)) = HandleHeader::ref_from_prefix(bytes) else {
@@ -201,7 +201,7 @@ impl Handle {
             return Err(error(Field::Trailing, HANDLE_BYTES_MAX, Reason::TooLong));
         }
         let versions = header.versions()?;
-        // Fields that our versions require to be zero may have a meaning in a newer one.
+        // Fields that must be zero in our versions may have a meaning in a newer version.
         let from_newer = header.version > VERSION;
         if !from_newer {
             header.check_zeros()?;
@@ -247,7 +247,7 @@ impl Handle {
         })
     }
 
-    /// Copies a handle out of the buffer it came in.
+    /// Parses a handle, and copies it.
     ///
     /// # Errors
     /// As [`Handle::parse`].
@@ -255,7 +255,7 @@ impl Handle {
         Ok(Self::parse(bytes)?.to_handle())
     }
 
-    /// The bytes to hand on, as many as it has.
+    /// The bytes of the handle, without padding.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.as_padded_bytes()
@@ -263,17 +263,17 @@ impl Handle {
             .unwrap_or_default()
     }
 
-    /// The bytes to hand on where 128 are expected, padded with zeros.
+    /// The bytes of the handle, padded with zeros to 128.
     #[must_use]
     pub fn as_padded_bytes(&self) -> &[u8; HANDLE_BYTES_MAX] {
         zerocopy::transmute_ref!(&self.raw)
     }
 
-    /// A handle of the same listener that has no more bytes than this: the last rails are left out, as far as need be. A peer that
-    /// connects gets them in the handshake.
+    /// A handle of the same listener with at most `bytes_max` bytes. The last rails are left out as necessary; a connecting peer gets
+    /// them in the handshake.
     ///
     /// # Errors
-    /// There is no room for a rail.
+    /// There is no room for any rail.
     pub fn shortened(&self, bytes_max: usize) -> Result<Self, NoRails> {
         if self.as_bytes().len() <= bytes_max {
             return Ok(*self);
@@ -293,25 +293,25 @@ impl Handle {
         builder.finish()
     }
 
-    /// Returns the TCP port on which the listener takes handshakes, the same on every rail's address.
+    /// Returns the TCP port on which the listener accepts handshakes, on the addresses of all rails.
     #[must_use]
     pub const fn port(&self) -> NonZeroU16 {
         self.port
     }
 
-    /// The listener's instance, to be named in the Hello frame.
+    /// The listener's instance, which the Hello frame names.
     #[must_use]
     pub const fn instance(&self) -> InstanceId {
         self.instance
     }
 
-    /// Whether there are rails that did not fit.
+    /// Whether some rails did not fit.
     #[must_use]
     pub const fn has_more(&self) -> bool {
         self.raw.header.flags & FLAG_MORE != 0
     }
 
-    /// The rails in it.
+    /// The rails in the handle.
     #[must_use]
     pub fn rails(&self) -> Rails<'_> {
         Rails::from_checked(&self.raw.rails, self.raw.header.rail_count)
@@ -329,7 +329,7 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// A handle that was checked, in the bytes it came in.
+/// A checked handle, parsed in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandleRef<'a> {
     port: NonZeroU16,
@@ -341,31 +341,31 @@ pub struct HandleRef<'a> {
 }
 
 impl<'a> HandleRef<'a> {
-    /// Returns the TCP port on which the listener takes handshakes, the same on every rail's address.
+    /// Returns the TCP port on which the listener accepts handshakes, on the addresses of all rails.
     #[must_use]
     pub const fn port(&self) -> NonZeroU16 {
         self.port
     }
 
-    /// The listener's instance, to be named in the Hello frame.
+    /// The listener's instance, which the Hello frame names.
     #[must_use]
     pub const fn instance(&self) -> InstanceId {
         self.instance
     }
 
-    /// The versions the listener speaks; at least one of them is ours.
+    /// The versions that the listener speaks, at least one of which is ours.
     #[must_use]
     pub const fn versions(&self) -> VersionRange {
         self.versions
     }
 
-    /// Whether the listener has more rails: the Welcome frame then brings the complete list.
+    /// Whether the listener has more rails. If so, the Welcome frame has the complete list.
     #[must_use]
     pub const fn has_more(&self) -> bool {
         self.more
     }
 
-    /// The rails, each checked.
+    /// The checked rails.
     #[must_use]
     pub const fn rails(&self) -> Rails<'a> {
         self.rails
@@ -396,18 +396,18 @@ impl<'a> HandleRef<'a> {
     }
 }
 
-/// Whether a rail went into a handle.
+/// Whether a rail fitted into a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 #[expect(clippy::exhaustive_enums, reason = "it fits or it does not")]
 pub enum Fit {
-    /// It is in.
+    /// The rail is in the handle.
     Included,
-    /// There was no room: the handle says that the listener has more rails.
+    /// There was no room. The handle says that the listener has more rails.
     LeftOut,
 }
 
-/// A handle has to have a rail.
+/// The error of a handle without a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRails;
 

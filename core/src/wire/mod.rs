@@ -1,17 +1,17 @@
-//! Wire formats 1 to 4: the handle a listener hands out, the frames of the handshake, what describes a window
-//! or a ring, the frames of a session, and the header of requests and answers.
+//! Wire formats 1 to 4: the handle of a listener, the frames of the handshake, descriptions of windows and rings,
+//! the frames of a session, and the header of requests and answers.
 //!
-//! Everything is big-endian, and fixed in size or checked in length. Here live bytes and their meaning, nothing that waits,
-//! chooses or sends. `docs/wire-format.md` has the byte tables.
+//! All fields are big-endian. Each format has a fixed size or a checked length. This module only encodes and decodes: it does not
+//! wait, choose or send. `docs/wire-format.md` has the byte tables.
 //!
-//! Each format of fixed size is a zerocopy struct with a layout: its fields and their offsets, by `offset_of!`. All keep these promises:
+//! Each format of fixed size is a zerocopy struct with a layout: its fields and their offsets, by `offset_of!`. For all formats:
 //!
-//! - Parsing is total: any bytes give a frame or a [`WireError`], which names the first wrong field, its offset and the reason.
-//!   Nothing panics and nothing is allocated.
+//! - Parsing is total: any bytes yield a frame or a [`WireError`], which names the first wrong field, its offset and the reason.
+//!   Parsing never panics or allocates.
 //! - Parsing reads in place. Payloads, handles and lists of rails are borrowed and never copied.
-//! - Parsing checks versions, kinds, ranges, reserved bits, lengths, and bytes behind the end. A format that newer sides may
-//!   extend says what it passes over.
-//! - Emitting writes the one form that parsing accepts. A frame whose values are in range parses to the same values.
+//! - Parsing checks versions, kinds, ranges, reserved bits, lengths, and trailing bytes. A format that newer sides may
+//!   extend documents what its parser skips.
+//! - Encoding writes the one form that parsing accepts. A frame whose values are in range parses to the same values.
 
 mod endpoint;
 mod error;

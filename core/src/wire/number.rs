@@ -1,7 +1,7 @@
-//! Random identifiers. An identifier is never zero: on the wire, zero stands for none, and a side that forgets to draw
-//! entropy would send zero.
+//! Random identifiers. An identifier is never zero: on the wire, zero stands for none. A side that forgets to draw
+//! entropy would also send zero.
 
-/// Makes a type of its own of such a number, which is shown as hexadecimal digits.
+/// Defines a type for such a number, which is displayed as hexadecimal digits.
 macro_rules! drawn_number {
     ($(#[$doc:meta])+ $name:ident) => {
         $(#[$doc])+
@@ -9,7 +9,7 @@ macro_rules! drawn_number {
         pub struct $name(core::num::NonZeroU64);
 
         impl $name {
-            /// Makes the identifier of this number; `None` for zero.
+            /// The identifier with this number; `None` for zero.
             #[must_use]
             pub const fn new(raw: u64) -> Option<Self> {
                 match core::num::NonZeroU64::new(raw) {

@@ -1,4 +1,4 @@
-//! Tagged rails: how one address of a listener is written, and lists of them.
+//! Tagged rails: the encoding of one address of a listener, and of lists of addresses.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -6,10 +6,10 @@
 //! | 1 | prefix length in bits |
 //! | 1 | speed class |
 //! | 4 or 16 | address |
-//! | 0 or 16 | GID, only where it does not follow from the address |
+//! | 0 or 16 | GID, only if it does not follow from the address |
 //!
-//! The speed class is there because two rails between the same hosts are ranked by the slower of their two ends, and
-//! only the peer knows its own.
+//! The speed class is included because a pair of rails is ranked by its slower end, and only the peer knows the speed of
+//! its rail.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -23,12 +23,12 @@ use super::{Field, Part, Reason, WireError};
 use crate::advertised_rail::{AdvertisedRail, NotAdvertisable, RAILS_MAX, SpeedClass};
 use crate::{Gid, IpPrefix};
 
-/// The longest form of a rail of this version: IPv6 with an explicit GID.
+/// The maximum bytes of a rail in this version: IPv6 with an explicit GID.
 pub const RAIL_BYTES_MAX: usize = size_of::<Ipv6Rail>() + GID_BYTES;
 
 const GID_BYTES: usize = 16;
 
-/// The length class of a tag: how long the whole entry is, whatever its kind.
+/// The position of the length class in a tag. The class gives the length of the entry for known and unknown kinds.
 const CLASS_SHIFT: u32 = 5;
 const CLASS_EXPLICIT: u8 = 7;
 
@@ -58,7 +58,7 @@ struct Ipv6Rail {
     address: [u8; 16],
 }
 
-/// The start of an entry of explicit length, whose kind only newer versions know. The tag stands for those of other lengths, too.
+/// The start of an entry with an explicit length, whose kind only newer versions know. All other entries begin with the tag, too.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct ExplicitRail {
@@ -89,8 +89,8 @@ const ENTRY_LAYOUT: &[(Field, usize)] = &[
 ];
 
 impl Ipv4Rail {
-    /// Whether a quick check finds a rail that `read_entry` accepts. Networks 0 and 240 to 255 have valid and invalid
-    /// addresses, so the quick check fails and leaves them to `read_entry`.
+    /// A quick check: if it succeeds, `read_entry` accepts the rail. It fails for networks 0 and 224 to 255, in which
+    /// `read_entry` has to distinguish valid and invalid addresses.
     #[inline]
     const fn is_plain(&self) -> bool {
         let [network, ..] = self.address;
@@ -99,8 +99,8 @@ impl Ipv4Rail {
 }
 
 impl Ipv6Rail {
-    /// Whether a quick check finds a rail that `read_entry` accepts. It fails for a first byte of zero, as in an
-    /// unspecified address or IPv4 in disguise, and for 0xff, which begins a multicast address.
+    /// A quick check: if it succeeds, `read_entry` accepts the rail. It fails for a first byte of zero, as in an
+    /// unspecified or IPv4-mapped address, and for 0xff, which begins a multicast address.
     #[inline]
     const fn is_plain(&self) -> bool {
         let [network, ..] = self.address;
@@ -114,7 +114,7 @@ const_assert_eq!(size_of::<ExplicitRail>(), 2);
 const_assert_eq!(RAIL_BYTES_MAX, 35);
 
 impl AdvertisedRail {
-    /// Its bytes on the wire.
+    /// The bytes of the rail on the wire.
     pub(crate) fn encode(&self) -> Vec<u8, RAIL_BYTES_MAX> {
         let explicit_gid = self.gid() != Gid::from_ip(self.address().address());
         let mut bytes = Vec::new();
@@ -153,7 +153,7 @@ impl AdvertisedRail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TooManyRails {
-    /// How many there were.
+    /// The number of rails.
     pub rails: usize,
 }
 
@@ -169,8 +169,8 @@ impl fmt::Display for TooManyRails {
 
 impl core::error::Error for TooManyRails {}
 
-/// The entry at the start of `bytes`, which starts at `base` of `part`, and what follows it. The entry is `None` for a kind
-/// not known.
+/// Parses the entry at the start of `bytes`, which starts at `base` of `part`. Also returns the remaining bytes. The entry is
+/// `None` if its kind is unknown.
 fn read_entry(part: Part, base: usize, bytes: &[u8]) -> Result<(Option<AdvertisedRail>, &[u8]), WireError> {
     let Some(&tag) = bytes.first() else {
         return Err(WireError::truncated(part, ENTRY_LAYOUT, base, 0));
@@ -181,11 +181,11 @@ fn read_entry(part: Part, base: usize, bytes: &[u8]) -> Result<(Option<Advertise
         TAG_IPV4 | TAG_IPV6 | TAG_IPV4_GID | TAG_IPV6_GID => {
             WireError::truncated(part, layout, base, bytes.len())
         }
-        // The fields of a kind not known have no names.
+        // The fields of an unknown kind have no names.
         _ => wrong(Field::RailTag, Reason::Truncated),
     };
     let length = entry_length(tag, bytes).map_err(|(field, reason)| {
-        // The length class decides before the kind does.
+        // The length class is checked before the kind.
         WireError::at(part, ENTRY_LAYOUT, base, field, reason)
     })?;
     let (entry, rest) = bytes.split_at_checked(length).ok_or_else(truncated)?;
@@ -216,7 +216,7 @@ fn read_entry(part: Part, base: usize, bytes: &[u8]) -> Result<(Option<Advertise
             return Err(wrong(Field::RailGid, Reason::NotCanonical));
         }
         Ok(explicit) => Gid(explicit),
-        // Only the tags that announce a GID are followed by one.
+        // Without an explicit GID, no bytes are left.
         Err(_) => derived,
     };
     let address =
@@ -239,7 +239,7 @@ const fn layout_of(tag: u8) -> &'static [(Field, usize)] {
     }
 }
 
-/// How long the entry is that begins with this tag, whatever its kind.
+/// The length of the entry with this tag, of a known or unknown kind.
 #[inline]
 fn entry_length(tag: u8, bytes: &[u8]) -> Result<usize, (Field, Reason)> {
     Ok(match tag >> CLASS_SHIFT {
@@ -258,10 +258,10 @@ fn entry_length(tag: u8, bytes: &[u8]) -> Result<usize, (Field, Reason)> {
     })
 }
 
-/// A list of rails, checked, still in the bytes it came in.
+/// A checked list of rails, parsed in place.
 #[derive(Clone, Copy)]
 pub struct Rails<'a> {
-    /// Starts with `count` whole entries, each of which `read_entry` accepted.
+    /// Starts with `count` complete entries, each of which `read_entry` accepted.
     bytes: &'a [u8],
     count: u8,
 }
@@ -269,8 +269,8 @@ pub struct Rails<'a> {
 impl<'a> Rails<'a> {
     /// Checks `count` entries at the start of `bytes`, which start at `base` of `part`.
     ///
-    /// Returns them and what follows. Kinds not known are passed over where `from_newer` says
-    /// that the sender speaks a newer version, and are an error otherwise.
+    /// Returns them and the remaining bytes. If `from_newer` says that the sender speaks a newer
+    /// version, entries of unknown kinds are skipped; otherwise they are an error.
     pub(crate) fn parse(
         part: Part,
         base: usize,
@@ -298,9 +298,9 @@ impl<'a> Rails<'a> {
         ))
     }
 
-    /// Fast path: takes `count` entries that fill `bytes`, if they are of one family, pass the quick check, and have
-    /// GIDs that follow from the addresses. The check reads so few words that it pays to try it first. `None` for any
-    /// other list, valid or not.
+    /// The fast path: takes `count` entries that fill `bytes`, if they are of one family, pass the quick check, and have
+    /// no explicit GIDs. The check reads so few words that trying it first pays off. `None` for any other list, valid or
+    /// not.
     #[inline]
     pub(crate) fn parse_plain(bytes: &'a [u8], count: u8) -> Option<Self> {
         let entries = usize::from(count);
@@ -314,7 +314,7 @@ impl<'a> Rails<'a> {
         are_plain.then_some(Self { bytes, count })
     }
 
-    /// Takes `count` entries that were checked before, and may be followed by other bytes.
+    /// Takes `count` entries that were checked before. Other bytes may follow them.
     pub(crate) const fn from_checked(bytes: &'a [u8], count: u8) -> Self {
         Self { bytes, count }
     }
@@ -352,7 +352,7 @@ impl fmt::Debug for Rails<'_> {
     }
 }
 
-/// The rails of a checked list, one after the other.
+/// An iterator over the rails of a checked list.
 #[derive(Clone, Debug)]
 pub struct RailIter<'a> {
     bytes: &'a [u8],
@@ -364,7 +364,7 @@ impl Iterator for RailIter<'_> {
 
     fn next(&mut self) -> Option<AdvertisedRail> {
         while let Some(left) = self.left.checked_sub(1) {
-            // Every entry was accepted when the list was parsed, so this ends only with the list.
+            // Every entry was accepted when the list was parsed, so this does not fail.
             let Ok((rail, rest)) = read_entry(Part::Handle, 0, self.bytes) else {
                 break;
             };

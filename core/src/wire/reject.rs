@@ -1,4 +1,4 @@
-//! Reject: a side gives up, and says why.
+//! The Reject frame: a side ends the handshake for a reason.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::stage::Stage;
 use super::{FRAME_HEADER_BYTES, Field, Part, Reason, WireError};
 
-/// The body, in bytes.
+/// The bytes of the body.
 pub(crate) const REJECT_BYTES: usize = size_of::<RawReject>();
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -29,41 +29,41 @@ const REJECT_LAYOUT: &[(Field, usize)] = &[
     (Field::RejectDetail, offset_of!(RawReject, detail)),
 ];
 
-/// Reason of a rejection: an integer newtype, since a newer side may have more reasons.
+/// The reason of a rejection. It is an integer newtype, since a newer side may have more reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RejectReason(pub u16);
 
 impl RejectReason {
-    /// No version is spoken by both. Detail: oldest in bits 15 to 8, newest in bits 7 to 0.
+    /// The sides have no version in common. Detail: the sender's oldest version in bits 15 to 8, its newest in bits 7 to 0.
     pub const VERSION: Self = Self(1);
-    /// The handle is of a listener that is gone.
+    /// The listener of the handle is gone.
     pub const STALE_HANDLE: Self = Self(2);
-    /// No rail of the one reaches a rail of the other.
+    /// No rail of one side reaches a rail of the other.
     pub const NO_COMMON_SUBNET: Self = Self(3);
     /// A frame was not valid wire format. Detail: the offset of the field.
     pub const MALFORMED: Self = Self(4);
-    /// A valid frame came when it was not its turn. Detail: its kind.
+    /// A valid frame came out of turn. Detail: its kind.
     pub const UNEXPECTED: Self = Self(5);
     /// A deadline passed. Detail: the number of the stage.
     pub const TIMED_OUT: Self = Self(6);
-    /// The side has no room for another connection. Detail: milliseconds after which to try again, zero if it names
-    /// none.
+    /// The side has no room for another connection. Detail: the milliseconds after which to try again, or zero if
+    /// unknown.
     pub const BUSY: Self = Self(7);
     /// The side could not create or set up its queue pair. Detail: its errno.
     pub const QUEUE_PAIR: Self = Self(8);
-    /// The settings of the other side cannot be served.
+    /// The side cannot support the settings of the other side.
     pub const PARAMETERS: Self = Self(9);
     /// The side is closing.
     pub const CLOSING: Self = Self(10);
-    /// The application does not want this connection. Detail: its own.
+    /// The application declined this connection. Detail: defined by the application.
     pub const APPLICATION: Self = Self(11);
-    /// The side accepts no peer that does not prove to have a key.
+    /// The side accepts only peers that prove to have a key.
     pub const UNAUTHENTICATED: Self = Self(12);
-    /// The side does not have that key. Detail: the key's id.
+    /// The side does not have the peer's key. Detail: the key's id.
     pub const UNKNOWN_KEY: Self = Self(13);
-    /// The proof of having the key is wrong: the key is another one, or bytes were changed on their way.
+    /// The proof of having the key is wrong: the peer has another key, or bytes were changed in transit.
     pub const WRONG_KEY: Self = Self(14);
-    /// The side accepts no peer at that address.
+    /// The side accepts no peer at the peer's address.
     pub const NOT_ALLOWED: Self = Self(15);
 }
 
@@ -96,20 +96,20 @@ impl fmt::Display for RejectReason {
 /// A rejection: a reason and a number that adds detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reject {
-    /// Why.
+    /// The reason.
     pub reason: RejectReason,
     /// The detail that the reason defines; zero if it defines none.
     pub detail: u32,
 }
 
 impl Reject {
-    /// A rejection that needs no number.
+    /// A rejection without a detail.
     #[must_use]
     pub const fn new(reason: RejectReason) -> Self {
         Self { reason, detail: 0 }
     }
 
-    /// Reads the body.
+    /// Parses the body.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, WireError> {
         let Ok((raw, _)) = RawReject::ref_from_prefix(body) else {
             return Err(WireError::truncated(
@@ -134,7 +134,7 @@ impl Reject {
         })
     }
 
-    /// The body.
+    /// Encodes the body.
     pub(crate) fn encode(&self) -> [u8; REJECT_BYTES] {
         let raw = RawReject {
             reason: U16::new(self.reason.0),
@@ -145,7 +145,7 @@ impl Reject {
     }
 }
 
-/// A number with a comma behind its thousands.
+/// Displays a number with commas between groups of three digits.
 struct Thousands(u32);
 
 impl fmt::Display for Thousands {

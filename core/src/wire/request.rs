@@ -1,4 +1,4 @@
-//! The header of requests and answers: 16 bytes in front of a body that is the application's.
+//! The header of requests and answers: 16 bytes before the application's body.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -9,12 +9,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Field, Part, Reason, WireError};
 
-/// The bytes in front of the body of a request or an answer.
+/// The bytes of the header of a request or an answer.
 pub const REQUEST_HEADER_BYTES: usize = 16;
 
 const VERSION: u8 = 1;
 
-/// Names a request among those of its requester. Answers carry it as it came.
+/// Identifies a request among those of its requester. An answer carries the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CorrelationId(pub u64);
 
@@ -24,13 +24,13 @@ impl fmt::Display for CorrelationId {
     }
 }
 
-/// Whether a message asks or answers.
+/// Whether a message is a request or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RequestKind {
-    /// It asks.
+    /// A request.
     Request = 1,
-    /// It answers.
+    /// An answer.
     Answer = 2,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for RequestKind {
 /// | 0 | 1 | version | 1 |
 /// | 1 | 1 | kind | 1: request, 2: answer |
 /// | 2 | 6 | reserved | 0 |
-/// | 8 | 8 | correlation | of a request any number; of an answer that of its request |
+/// | 8 | 8 | correlation | in a request any number; in an answer the number of its request |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RequestHeader {
@@ -81,7 +81,7 @@ impl RequestHeader {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the header, as they are sent to a peer.
     #[must_use]
     #[inline]
     pub const fn to_bytes(self) -> [u8; REQUEST_HEADER_BYTES] {
@@ -91,7 +91,7 @@ impl RequestHeader {
     /// Splits a message into its kind, its correlation and its body, which may be empty.
     ///
     /// # Errors
-    /// The message is no request and no answer of a version that is known.
+    /// The message is not a request or an answer of a known version.
     #[inline]
     pub fn parse(message: &[u8]) -> Result<(RequestKind, CorrelationId, &[u8]), WireError> {
         let (header, body) = Self::ref_from_prefix(message)

@@ -1,4 +1,4 @@
-//! The session that a connection belongs to: the connection carries on where an earlier one ended.
+//! The session that a connection belongs to and continues.
 
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,22 +6,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::number::drawn_number;
 
 drawn_number! {
-    /// A number both sides know a session by; random, drawn by the side that began it. Zero is none, on the wire.
+    /// The number that identifies a session on both sides. The side that began the session draws it at random. On the wire, zero stands
+    /// for none.
     SessionId
 }
 
-/// Session that a connection is for, as a side describes it in Connect or Accept.
+/// The session of a connection, as a side describes it in a Connect or an Accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Resumption {
     /// The session.
     pub session: SessionId,
-    /// Counts the session's connections: frames of an earlier epoch are void.
+    /// The number of the connection in the session: frames of an earlier epoch are void.
     pub epoch: u32,
-    /// The number of the next message that this side expects of the other.
+    /// The number of the next message that this side expects from the other side.
     pub next_sequence: u64,
 }
 
-/// Its bytes, all zero for none.
+/// The bytes of a resumption, all zero for none.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawResumption {

@@ -1,4 +1,4 @@
-//! Invitation of a peer to write messages into a ring of cells in our memory.
+//! The invitation to a peer to write messages into a ring of cells in our memory.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -12,37 +12,37 @@ use super::{Field, Part, Reason, RemoteWindow, WireError};
 /// The size of a [`RingInvitation`] on the wire, in bytes.
 pub const RING_INVITATION_BYTES: usize = 32;
 
-/// Bytes of a cell that are not payload: the trailer at its end.
+/// The bytes of the trailer at the end of each cell, which is not payload.
 pub const RING_TRAILER_BYTES: u32 = 8;
 
-/// Bytes behind the cells. The first eight are a word for the ring in the other direction: in it, that ring's writer
-/// finds how far its messages were read.
+/// The bytes after the cells. The first eight are a word for the ring in the other direction: it tells that ring's writer
+/// how many of its messages were read.
 pub const RING_WORD_BYTES: u32 = 64;
 
-/// The cells of a ring at most.
+/// The maximum number of cells of a ring.
 pub const RING_CELLS_MAX: u32 = 1 << 20;
 
-/// The bytes of a cell at most.
+/// The maximum number of bytes of a cell.
 pub const RING_CELL_BYTES_MAX: u32 = 1 << 24;
 
 const VERSION: u8 = 1;
 
-/// How a message in a ring is announced to its reader.
+/// The way in which the reader learns of a message in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Publication {
-    /// By its trailer, which lands last: the reader polls its own memory.
+    /// By the message's trailer, which lands last: the reader polls its own memory.
     Trailer = 1,
-    /// By the immediate of the WRITE, for a reader whose device does not guarantee in which order bytes land.
+    /// By a WRITE with immediate, for a reader whose device does not guarantee the order in which bytes land.
     Immediate = 2,
 }
 
-/// A ring of cells in a window: the window, and how it is cut. Fits the private data of a handshake, or a
-/// message.
+/// A ring of cells in a window: the window, and how it is cut into cells. It fits in the private data of a handshake, or
+/// in a message.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
-/// | 0 | 20 | window | the cells, and [`RING_WORD_BYTES`] behind them |
+/// | 0 | 20 | window | the cells, and [`RING_WORD_BYTES`] after them |
 /// | 20 | 4 | cells | a power of two, 2 to 2^20 |
 /// | 24 | 4 | cell bytes | a multiple of 64, at most 2^24 |
 /// | 28 | 1 | version | 1 |
@@ -71,7 +71,7 @@ const LAYOUT: [(Field, usize); 6] = [
     (Field::Reserved, offset_of!(RingInvitation, reserved)),
 ];
 
-/// The bytes of a window that holds so many cells of so many bytes; `None` where there can be no such ring.
+/// The bytes of the window for a ring of `cells` cells of `cell_bytes`; `None` if such a ring is not possible.
 #[must_use]
 pub const fn ring_window_bytes(cells: u32, cell_bytes: u32) -> Option<u64> {
     let cells_fit = cells.is_power_of_two() && cells >= 2 && cells <= RING_CELLS_MAX;
@@ -79,7 +79,7 @@ pub const fn ring_window_bytes(cells: u32, cell_bytes: u32) -> Option<u64> {
     if !cells_fit || !bytes_fit {
         return None;
     }
-    // At most 2^44 and 64.
+    // At most 2^44 + 64.
     Some(
         (cells as u64)
             .wrapping_mul(cell_bytes as u64)
@@ -95,7 +95,7 @@ impl fmt::Display for RingInvitation {
 }
 
 impl RingInvitation {
-    /// An invitation into a window. `None` where the window does not hold such a ring.
+    /// An invitation to a ring in a window. `None` if the ring does not fit in the window, or is not possible.
     #[must_use]
     pub fn new(window: RemoteWindow, cells: u32, cell_bytes: u32, publication: Publication) -> Option<Self> {
         if ring_window_bytes(cells, cell_bytes)? > window.length_bytes() {
@@ -111,10 +111,10 @@ impl RingInvitation {
         })
     }
 
-    /// Reads an invitation in place.
+    /// Parses an invitation in place.
     ///
     /// # Errors
-    /// The bytes are no invitation: the first field that is wrong. Only the window's device knows whether the window
+    /// The first wrong field. Only the window's device knows whether the window
     /// exists.
     pub fn parse(bytes: &[u8]) -> Result<&Self, WireError> {
         let wrong = |field, reason| WireError::at(Part::RingInvitation, &LAYOUT, 0, field, reason);
@@ -150,14 +150,14 @@ impl RingInvitation {
             let (part, offset) = (Part::RingInvitation, RemoteWindow::ACCESS_OFFSET);
             return Err(WireError::new(part, Field::RingWindow, offset, Reason::NotZero));
         }
-        // All offsets within it are then addresses, too.
+        // So all offsets within the ring have addresses, too.
         if invitation.window.address_of(0, needed).is_none() {
             return Err(wrong(Field::RingWindow, Reason::Mismatch));
         }
         Ok(invitation)
     }
 
-    /// Its bytes, as they go to the peer.
+    /// The bytes of the invitation, as they are sent to the peer.
     #[must_use]
     pub fn to_bytes(self) -> [u8; RING_INVITATION_BYTES] {
         zerocopy::transmute!(self)
@@ -169,19 +169,19 @@ impl RingInvitation {
         &self.window
     }
 
-    /// How many cells it has.
+    /// The number of cells.
     #[must_use]
     pub const fn cells(&self) -> u32 {
         self.cells.get()
     }
 
-    /// How many bytes each has, the trailer included.
+    /// The bytes of each cell, the trailer included.
     #[must_use]
     pub const fn cell_bytes(&self) -> u32 {
         self.cell_bytes.get()
     }
 
-    /// Returns how its reader learns of a message.
+    /// Returns the way in which the reader learns of a message.
     #[must_use]
     pub const fn publication(&self) -> Publication {
         match self.publication {

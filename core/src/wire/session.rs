@@ -1,6 +1,6 @@
-//! Frames of a session: a stream of messages to one peer, over one rail or several.
+//! Frames of a session: a stream of messages to one peer, over one or more rails.
 //!
-//! This is the layout alone. The protocol, which decides when a side sends which frame, is `core::session`.
+//! This module has only the layout. `core::session` has the protocol.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::sequence::{Epoch, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence};
 
-/// The bytes in front of each message of a session.
+/// The bytes of the header of each frame of a session.
 pub const SESSION_HEADER_BYTES: usize = 24;
 
 /// The bytes of an [`Attach`].
@@ -33,41 +33,41 @@ const FIRST: u8 = 1;
 const LAST: u8 = 1 << 1;
 const BEGINS: u8 = 1 << 2;
 
-/// Purpose of a frame of a session.
+/// The kind of a session frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SessionKind {
     /// A message, or a fragment of one.
     Data = 1,
-    /// Only an acknowledgement: how far its sender has received.
+    /// Only an acknowledgement of received fragments.
     Acknowledgement = 2,
-    /// The first frame on each connection, both ways: it names the session and the rail.
+    /// The first frame on each connection, in both directions: it names the session and the rail.
     Attach = 3,
-    /// The connection does not become a rail, or is one no longer.
+    /// The connection does not become a rail, or stops being one.
     Refusal = 4,
-    /// The sender's last frame: it sends nothing more, and takes nothing more.
+    /// The sender's last frame: it neither sends nor accepts anything more.
     Farewell = 5,
-    /// The handle of the sender's process, at which the sender is reached from now on.
+    /// The new handle of the sender's process.
     Moved = 6,
-    /// Memory that the peer may reach, or may no longer reach.
+    /// Memory that the peer may access, or may no longer access.
     Grant = 7,
-    /// The sender gave up a rail's connection, and asks the peer to take nothing more that came over it.
+    /// The sender gave up a rail's connection, and asks the peer to accept nothing more from it.
     Fence = 8,
-    /// The answer to a fence: the sender takes nothing more that came over the connection.
+    /// The answer to a fence: the sender accepts nothing more from the connection.
     Fenced = 9,
-    /// A transfer that the sender begins.
+    /// The beginning of a transfer.
     Open = 10,
     /// The taker's memory for a transfer.
     Take = 11,
-    /// Pieces of a transfer that have landed.
+    /// An announcement of pieces of a transfer that have landed.
     Landed = 12,
-    /// Which pieces of a transfer the taker has.
+    /// The pieces of a transfer that the taker has.
     Progress = 13,
     /// The end of a transfer.
     End = 14,
-    /// Memory that the sender lends the peer, for fragments that are written there.
+    /// Memory that the sender lends to the peer, for written fragments.
     Lend = 15,
-    /// A fragment that was written into memory of the receiver.
+    /// A fragment that was written into memory that the receiver lent.
     Placed = 16,
 }
 
@@ -77,11 +77,11 @@ pub enum SessionKind {
 /// |---|---|---|---|
 /// | 0 | 1 | version | 1 |
 /// | 1 | 1 | kind | 1: data, 2: acknowledgement, 3: attach, 4: refusal, 5: farewell, 6: moved, 7: grant, 8: fence, 9: fenced, 10: open, 11: take, 12: landed, 13: progress, 14: end, 15: lend, 16: placed |
-/// | 2 | 1 | flags | of data and placed, bit 0: the first fragment, bit 1: the last; of attach, bit 2: the session begins |
+/// | 2 | 1 | flags | in data and placed, bit 0: the first fragment, bit 1: the last; in attach, bit 2: the session begins |
 /// | 3 | 1 | reserved | 0 |
-/// | 4 | 4 | epoch | of the connection it is sent over; not 0 |
-/// | 8 | 8 | sequence | by the kind |
-/// | 16 | 8 | acknowledgement | the sequence number the sender of the frame expects next |
+/// | 4 | 4 | epoch | of the frame's connection; not 0 |
+/// | 8 | 8 | sequence | depends on the kind |
+/// | 16 | 8 | acknowledgement | the sequence number that the sender of the frame expects next |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SessionHeader {
@@ -121,7 +121,7 @@ impl SessionHeader {
         }
     }
 
-    /// In front of a fragment: the `sequence`-th of the session, the first of its message, the last, both or
+    /// The header of fragment `sequence` of the session, which may be the first of its message, the last, both or
     /// neither.
     #[must_use]
     pub const fn data(
@@ -136,7 +136,7 @@ impl SessionHeader {
         Self::new(SessionKind::Data, first | last, epoch, sequence, expected)
     }
 
-    /// In front of the place of a fragment that was written into memory of the receiver; else as [`SessionHeader::data`].
+    /// The header of a fragment that was written into memory of the receiver; otherwise like [`SessionHeader::data`].
     #[must_use]
     pub const fn placed(
         epoch: Epoch,
@@ -150,62 +150,62 @@ impl SessionHeader {
         header
     }
 
-    /// By itself: how far was received.
+    /// The header of an acknowledgement without data.
     #[must_use]
     pub const fn acknowledgement_only(epoch: Epoch, expected: Sequence) -> Self {
         Self::new(SessionKind::Acknowledgement, 0, epoch, Sequence(0), expected)
     }
 
-    /// The last of a session: there is nothing from `end` on.
+    /// The header of a farewell: there is no fragment from `end` on.
     #[must_use]
     pub const fn farewell(epoch: Epoch, end: Sequence, expected: Sequence) -> Self {
         Self::new(SessionKind::Farewell, 0, epoch, end, expected)
     }
 
-    /// In front of the handle of the sender's process, at which it is reached now. `number` orders such handles, since
-    /// an older one may come later over another connection.
+    /// The header of the new handle of the sender's process. `number` orders such handles, since an older one may
+    /// arrive later over another connection.
     #[must_use]
     pub const fn moved(epoch: Epoch, number: Sequence) -> Self {
         Self::new(SessionKind::Moved, 0, epoch, number, Sequence(0))
     }
 
-    /// Makes the header of a frame that carries no message and acknowledges none.
+    /// The header of a frame without messages and acknowledgements.
     pub(super) const fn beside(kind: SessionKind, epoch: Epoch) -> Self {
         Self::new(kind, 0, epoch, Sequence(0), Sequence(0))
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_HEADER_BYTES] {
         zerocopy::transmute!(self)
     }
 
-    /// Returns the epoch of the connection that it is sent over.
+    /// Returns the epoch of the frame's connection.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         Epoch::from_wire(self.epoch.get())
     }
 
-    /// Returns the sequence number, by the kind. Data: the fragment's. Attach: the first fragment that the sender still
-    /// has. Farewell: the number after the last. Moved: the number of the handle.
+    /// Returns the sequence number, whose meaning depends on the kind. Data and Placed: the fragment's number. Attach: the
+    /// first fragment that the sender still has. Farewell: the number after the last fragment. Moved: the handle's number.
     #[must_use]
     pub const fn sequence(&self) -> Sequence {
         Sequence(self.sequence.get())
     }
 
-    /// The number its sender expects next: it has all before.
+    /// The number that the sender expects next: it has all fragments before.
     #[must_use]
     pub const fn expected(&self) -> Sequence {
         Sequence(self.acknowledgement.get())
     }
 
-    /// Whether a message begins with it.
+    /// Whether it is the first fragment of a message.
     #[must_use]
     pub const fn is_first(&self) -> bool {
         self.flags & FIRST != 0
     }
 
-    /// Whether a message ends with it.
+    /// Whether it is the last fragment of a message.
     #[must_use]
     pub const fn is_last(&self) -> bool {
         self.flags & LAST != 0
@@ -257,14 +257,14 @@ impl SessionHeader {
         Ok(kind)
     }
 
-    /// Reads the frame that it begins, which acknowledges nothing.
+    /// Parses the frame of this header, which must not acknowledge anything.
     fn alone<'a, T: FixedFrame>(&self, bytes: &'a [u8]) -> Result<&'a T, WireError> {
         let frame = T::whole(bytes)?;
         self.check_acknowledges_nothing()?;
         Ok(frame)
     }
 
-    /// Checks the acknowledgement of a frame that carries none.
+    /// Checks that the acknowledgement is zero.
     fn check_acknowledges_nothing(&self) -> Result<(), WireError> {
         if self.acknowledgement.get() != 0 {
             return Err(Self::wrong(Field::Acknowledgement, Reason::NotZero));
@@ -273,14 +273,14 @@ impl SessionHeader {
     }
 }
 
-/// First frame of each side on a connection.
+/// The first frame of each side on a connection.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
-/// | 0 | 24 | header | the sequence: of the first fragment its sender still has |
-/// | 24 | 8 | session | random, drawn by who connects; not 0 |
-/// | 32 | 4 | window | fragments the sender takes from the one it expects on; 1 to 2^16 |
-/// | 36 | 1 | rail | its number in the session; below 8 |
+/// | 0 | 24 | header | the sequence: the first fragment that the sender still has |
+/// | 24 | 8 | session | random, drawn by the connecting side; not 0 |
+/// | 32 | 4 | window | the fragments that the sender accepts from the expected one on; 1 to 2^16 |
+/// | 36 | 1 | rail | the number of the rail in the session; below 8 |
 /// | 37 | 3 | reserved | 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -303,13 +303,13 @@ pub struct AttachParameters {
     pub epoch: Epoch,
     /// The rail's number in the session.
     pub rail: u8,
-    /// Whether the session begins: its sender has heard of none of this name.
+    /// Whether the session begins: the sender has had no rail of it yet.
     pub begins: bool,
-    /// The first fragment the sender still has.
+    /// The first fragment that the sender still has.
     pub oldest: Sequence,
-    /// The fragment the sender expects next.
+    /// The fragment that the sender expects next.
     pub expected: Sequence,
-    /// How many fragments it takes from there.
+    /// The number of fragments that the sender accepts from there on.
     pub window: u32,
 }
 
@@ -323,7 +323,7 @@ impl FixedFrame for Attach {
 }
 
 impl Attach {
-    /// The frame. A window or rail beyond what can be said is cut to that.
+    /// Encodes the frame. A window or a rail beyond its range is limited to it.
     #[must_use]
     pub fn new(said: &AttachParameters) -> Self {
         let flags = if said.begins { BEGINS } else { 0 };
@@ -336,7 +336,7 @@ impl Attach {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_ATTACH_BYTES] {
         zerocopy::transmute!(self)
@@ -367,34 +367,34 @@ impl Attach {
     }
 }
 
-/// The highest number a rail can have.
+/// The highest number of a rail.
 pub(super) const RAIL_LAST: u8 = SESSION_RAILS_MAX.saturating_sub(1);
 
-/// Why a connection does not become a rail of a session, or is one no longer.
+/// The reason why a connection does not become a rail of a session, or stops being one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RefusalReason(pub u8);
 
 impl RefusalReason {
-    /// There is no such session: the process it was with is gone, or has given it up.
+    /// The session is unknown: its process is gone, or has given it up.
     pub const UNKNOWN_SESSION: Self = Self(1);
-    /// The rail has had a connection of this epoch or a later one.
+    /// The rail already had a connection of this epoch or a later one.
     pub const OLD_EPOCH: Self = Self(2);
-    /// The attach does not fit the session: its rail, its sequence numbers or its connection.
+    /// The Attach contradicts the session: its rail, its sequence numbers or its connection.
     pub const CONTRADICTION: Self = Self(3);
     /// There is no room for another session.
     pub const NO_ROOM: Self = Self(4);
     /// The session is over: it was closed.
     pub const OVER: Self = Self(5);
-    /// Another rail of the session is on the port already: one port is one rail. It may be had once that one is lost.
+    /// Another rail of the session already uses the port: each port is one rail. After that rail is lost, this one can be connected.
     pub const PORT_IN_USE: Self = Self(6);
-    /// The session is over: it was given up, as there was no rail in time.
+    /// The session is over: it was given up, since no rail was available in time.
     pub const GIVEN_UP: Self = Self(7);
-    /// The session is over: what was sent breaks the rules.
+    /// The session is over: a frame broke the protocol.
     pub const BROKEN: Self = Self(8);
-    /// The session is over: a message was longer than those that are taken.
+    /// The session is over: a message exceeded the limit.
     pub const TOO_LONG: Self = Self(9);
 
-    /// Whether the reason ends the session: the other side has ended it.
+    /// Whether the reason means that the other side has ended the session.
     #[must_use]
     pub const fn is_end(self) -> bool {
         matches!(self, Self::OVER | Self::GIVEN_UP | Self::BROKEN | Self::TOO_LONG)
@@ -418,13 +418,13 @@ impl fmt::Display for RefusalReason {
     }
 }
 
-/// Refusal of a connection as a rail of a session. It may come after the connection became a rail, if the session is
-/// over. Nothing comes after it.
+/// The refusal of a connection as a rail of a session. If the session is over, it may also come after the connection
+/// became a rail. It is the last frame on its connection.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 24 | header | the sequence: 0 |
-/// | 24 | 1 | reason | one that is not known is still a refusal |
+/// | 24 | 1 | reason | an unknown reason is still a refusal |
 /// | 25 | 7 | reserved | 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -444,7 +444,7 @@ impl FixedFrame for Refusal {
 }
 
 impl Refusal {
-    /// Makes the refusal of the connection whose attach carried `epoch`.
+    /// Encodes the refusal of the connection whose Attach carried `epoch`.
     #[must_use]
     pub const fn new(epoch: Epoch, reason: RefusalReason) -> Self {
         Self {
@@ -454,48 +454,48 @@ impl Refusal {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_REFUSAL_BYTES] {
         zerocopy::transmute!(self)
     }
 }
 
-/// A frame of a session, read in place.
+/// A frame of a session, parsed in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionFrame<'a> {
     /// A message, or a fragment of one.
     Data(&'a SessionHeader, &'a [u8]),
-    /// How far the peer has received.
+    /// An acknowledgement of received fragments.
     Acknowledgement(&'a SessionHeader),
-    /// The first on a connection.
+    /// The first frame on a connection.
     Attach(AttachParameters),
-    /// The connection does not become a rail, or is one no longer.
+    /// The connection does not become a rail, or stops being one.
     Refusal(Epoch, RefusalReason),
-    /// The peer's last.
+    /// The peer's last frame.
     Farewell(&'a SessionHeader),
-    /// The handle at which the peer is reached from now on.
+    /// The new handle of the peer's process.
     Moved(&'a SessionHeader, HandleRef<'a>),
-    /// Memory of the peer that may be reached, or may no longer be reached.
+    /// Memory of the peer that this side may access, or may no longer access.
     Grant(Granted),
-    /// A rail's connection that the peer has given up.
+    /// The peer gave up a rail's connection, and asks this side to accept nothing more from it.
     Fence(Fence),
-    /// A rail's connection from which the peer takes nothing more.
+    /// The peer accepts nothing more from a rail's connection.
     Fenced(Fence),
     /// A transfer that the peer begins.
     Open(Open),
     /// The peer's memory for a transfer.
     Take(Take),
-    /// Pieces of a transfer that have landed.
+    /// An announcement of pieces of a transfer that have landed.
     Landed(Landed),
-    /// Which pieces of a transfer the peer has.
+    /// The pieces of a transfer that the peer has.
     Progress(Progress),
     /// The end of a transfer.
     End(End),
-    /// Memory of the peer that fragments may be written into.
+    /// Memory that the peer lends, for written fragments.
     Lend(Lend),
-    /// A fragment that was written into memory of the receiver.
+    /// A fragment that was written into memory that the receiver lent.
     Placed(&'a SessionHeader, Placed),
 }
 
@@ -581,10 +581,10 @@ impl fmt::Display for SessionFrame<'_> {
 }
 
 impl<'a> SessionFrame<'a> {
-    /// Reads a message as a frame.
+    /// Parses a message as a frame.
     ///
     /// # Errors
-    /// Not one: the first field that is wrong.
+    /// The first wrong field.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let Ok((header, payload)) = SessionHeader::ref_from_prefix(bytes) else {
             return Err(WireError::truncated(PART, SessionHeader::FIELDS, 0, bytes.len()));
@@ -592,7 +592,7 @@ impl<'a> SessionFrame<'a> {
         let kind = header.check()?;
         match kind {
             SessionKind::Data => {
-                // A message may be empty, but a fragment of a longer one may not: fewer fragments would do.
+                // A message may be empty, but a fragment of a longer message may not: fewer fragments would suffice.
                 if payload.is_empty() && !(header.is_first() && header.is_last()) {
                     let offset = SESSION_HEADER_BYTES;
                     return Err(WireError::new(PART, Field::Payload, offset, Reason::NotCanonical));
@@ -637,12 +637,12 @@ impl<'a> SessionFrame<'a> {
 
 const PART: Part = Part::SessionFrame;
 
-/// The fixed part of a frame, read in place.
+/// The fixed part of a frame, parsed in place.
 pub(super) trait FixedFrame: Sized + FromBytes + KnownLayout + Immutable + Unaligned {
-    /// Its fields in the order of their offsets: those of the header, or those behind it.
+    /// The fields in the order of their offsets: those of the header, or those after it.
     const FIELDS: &'static [(Field, usize)];
 
-    /// Reads bytes that are this frame, no fewer and no more: nothing follows it.
+    /// Parses bytes that are exactly this frame.
     fn whole(bytes: &[u8]) -> Result<&Self, WireError> {
         Self::ref_from_bytes(bytes).map_err(|_| {
             if bytes.len() < size_of::<Self>() {
@@ -653,12 +653,12 @@ pub(super) trait FixedFrame: Sized + FromBytes + KnownLayout + Immutable + Unali
         })
     }
 
-    /// Makes the error of one of its fields.
+    /// The error of one of the fields.
     fn wrong(field: Field, reason: Reason) -> WireError {
         WireError::at(PART, Self::FIELDS, 0, field, reason)
     }
 
-    /// Reads its window of memory that the peer may write to: some bytes, and no rights beside.
+    /// Parses a window that the peer may write to. Its length must not be zero, and its rights must not be stated.
     fn memory(window: [u8; REMOTE_WINDOW_BYTES]) -> Result<RemoteWindow, WireError> {
         let window = RemoteWindow::from_bytes(window);
         if window.length_bytes() == 0 {
@@ -671,7 +671,7 @@ pub(super) trait FixedFrame: Sized + FromBytes + KnownLayout + Immutable + Unali
     }
 }
 
-/// Bytes that follow the frame, which ends at `end`.
+/// The error of bytes after the frame, which ends at `end`.
 fn trailing(end: usize) -> WireError {
     WireError::new(PART, Field::Trailing, end, Reason::TooLong)
 }

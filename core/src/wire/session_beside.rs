@@ -1,5 +1,4 @@
-//! Frames that the two sides of a session exchange beside its messages: memory that the peer may reach, connections
-//! that are given up, and the address at which they are reached now.
+//! Control frames of a session: granted windows, and fences of connections that were given up.
 //!
 //! These frames are neither numbered nor stored. After a rail is lost, the sender sends them again.
 
@@ -19,22 +18,22 @@ use crate::sequence::Epoch;
 /// The bytes of a [`Grant`].
 pub const SESSION_GRANT_BYTES: usize = 56;
 
-/// The bytes of a fence, either way.
+/// The bytes of a fence, or of the answer to one.
 pub const SESSION_FENCE_BYTES: usize = 32;
 
 const WRITE: u8 = 1;
 const READ: u8 = 1 << 1;
 const ATOMIC: u8 = 1 << 2;
 
-/// A window that the peer may reach over the connection that carries the frame, or one that it may no longer reach.
+/// A window that the peer may access over the connection that carries the frame, or the withdrawal of a window.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 24 | header | sequence and acknowledgement: 0 |
-/// | 24 | 4 | number | of the grant in the session, the same on every rail; none is used twice |
-/// | 28 | 1 | access | bit 0: WRITE, bit 1: READ, bit 2: atomics; 0 where it is withdrawn |
+/// | 24 | 4 | number | of the grant in the session, the same on every rail, and never reused |
+/// | 28 | 1 | access | bit 0: WRITE, bit 1: READ, bit 2: atomics; 0 for a withdrawal |
 /// | 29 | 7 | reserved | 0 |
-/// | 36 | 20 | window | all zero where it is withdrawn, and only there of no length |
+/// | 36 | 20 | window | all zero for a withdrawal; otherwise its length is not 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Grant {
@@ -50,11 +49,11 @@ const_assert_eq!(size_of::<Grant>(), SESSION_GRANT_BYTES);
 /// Fields of a [`Grant`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The epoch of the connection that carries it.
+    /// The epoch of the connection that carries the frame.
     pub epoch: Epoch,
     /// The grant's number.
     pub number: u32,
-    /// The window and what the peer may do there; `None` where it is withdrawn.
+    /// The window and the rights of the peer; `None` for a withdrawal.
     pub window: Option<(RemoteWindow, RemoteAccess)>,
 }
 
@@ -68,7 +67,7 @@ impl FixedFrame for Grant {
 }
 
 impl Grant {
-    /// The frame.
+    /// Encodes the frame.
     #[must_use]
     pub fn new(granted: &Granted) -> Self {
         let nothing = RemoteWindow::new(0, 0, Rkey(0));
@@ -84,7 +83,7 @@ impl Grant {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_GRANT_BYTES] {
         zerocopy::transmute!(self)
@@ -134,14 +133,14 @@ const fn access_of(bits: u8) -> RemoteAccess {
     }
 }
 
-/// A fence of a rail's connection: the request to take nothing more from it, or the answer that nothing more is taken.
+/// A fence of a rail's connections: the request to accept nothing more from them, or the answer that confirms this.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 24 | header | sequence and acknowledgement: 0 |
-/// | 24 | 1 | rail | its number in the session; below 8 |
+/// | 24 | 1 | rail | the number of the rail in the session; below 8 |
 /// | 25 | 3 | reserved | 0 |
-/// | 28 | 4 | epoch | of the connection, and of those before it; not 0 |
+/// | 28 | 4 | epoch | of the last of these connections; not 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FenceFrame {
@@ -156,11 +155,11 @@ const_assert_eq!(size_of::<FenceFrame>(), SESSION_FENCE_BYTES);
 /// Fields of a [`FenceFrame`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// The epoch of the connection that carries it.
+    /// The epoch of the connection that carries the frame.
     pub epoch: Epoch,
-    /// The rail whose connection it is about.
+    /// The rail of the fenced connections.
     pub rail: u8,
-    /// The epoch of that connection.
+    /// The epoch of the last fenced connection.
     pub through: Epoch,
 }
 
@@ -179,13 +178,13 @@ impl FixedFrame for FenceFrame {
 }
 
 impl FenceFrame {
-    /// Asks.
+    /// Encodes the request.
     #[must_use]
     pub fn ask(fence: &Fence) -> Self {
         Self::new(SessionKind::Fence, fence)
     }
 
-    /// Answers.
+    /// Encodes the answer.
     #[must_use]
     pub fn answer(fence: &Fence) -> Self {
         Self::new(SessionKind::Fenced, fence)
@@ -200,7 +199,7 @@ impl FenceFrame {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_FENCE_BYTES] {
         zerocopy::transmute!(self)

@@ -1,6 +1,6 @@
-//! Frames of fragments that are written into memory of the receiver: the memory that it lends, and each fragment behind its WRITE.
+//! Frames of fragments that are written into memory of the receiver: the memory that it lends, and each fragment after its WRITE.
 //!
-//! The frame that lends is neither numbered nor stored: its sender sends it on each connection. The other one is a fragment like any.
+//! The Lend frame is neither numbered nor stored: its sender sends it on each connection. The Placed frame is numbered like any fragment.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -19,16 +19,16 @@ pub const SESSION_LEND_BYTES: usize = 44;
 /// The bytes of a [`PlacedFrame`].
 pub const SESSION_PLACED_BYTES: usize = 32;
 
-/// The most bytes of a fragment that is written: 16 MiB.
+/// The maximum bytes of a written fragment: 16 MiB.
 pub const PLACED_BYTES_MAX: u32 = 1 << 24;
 
-/// Memory of the frame's sender, as the peer writes fragments into it over the connection that carries the frame. It is lent until the
-/// session is over.
+/// Memory of the frame's sender, into which the peer may write fragments over the connection that carries the frame. It is lent until
+/// the session is over.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 24 | header | sequence and acknowledgement: 0 |
-/// | 24 | 20 | window | its address, its length, which is not 0, and its key |
+/// | 24 | 20 | window | the address, length and key of the memory; the length is not 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct LendFrame {
@@ -41,7 +41,7 @@ const_assert_eq!(size_of::<LendFrame>(), SESSION_LEND_BYTES);
 /// Fields of a [`LendFrame`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lend {
-    /// The epoch of the connection that carries it.
+    /// The epoch of the connection that carries the frame.
     pub epoch: Epoch,
     /// The memory.
     pub window: RemoteWindow,
@@ -52,7 +52,7 @@ impl FixedFrame for LendFrame {
 }
 
 impl LendFrame {
-    /// The frame.
+    /// Encodes the frame.
     #[must_use]
     pub fn new(lend: &Lend) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl LendFrame {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_LEND_BYTES] {
         zerocopy::transmute!(self)
@@ -76,12 +76,12 @@ impl LendFrame {
     }
 }
 
-/// A fragment whose bytes were written into memory that the receiver lent, by a WRITE in front of the frame, on the same connection.
+/// A fragment whose bytes were written into memory that the receiver lent, by an earlier WRITE on the same connection.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
-/// | 0 | 24 | header | flags, sequence and acknowledgement as of data |
-/// | 24 | 4 | offset | of the first byte in that memory |
+/// | 0 | 24 | header | flags, sequence and acknowledgement as for data |
+/// | 24 | 4 | offset | of the first byte in the lent memory |
 /// | 28 | 4 | bytes | of the fragment; 1 to 2^24 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -93,12 +93,12 @@ pub struct PlacedFrame {
 
 const_assert_eq!(size_of::<PlacedFrame>(), SESSION_PLACED_BYTES);
 
-/// Place of a fragment in memory that its receiver lent.
+/// The place of a fragment in the memory that its receiver lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// The offset of its first byte.
+    /// The offset of the first byte.
     pub offset: u32,
-    /// Its bytes.
+    /// The number of bytes.
     pub bytes: u32,
 }
 
@@ -116,7 +116,7 @@ impl FixedFrame for PlacedFrame {
 }
 
 impl PlacedFrame {
-    /// The frame, with the header of the fragment ([`SessionHeader::placed`]).
+    /// Encodes the frame, with the header of the fragment ([`SessionHeader::placed`]).
     #[must_use]
     pub const fn new(header: SessionHeader, placed: Placed) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl PlacedFrame {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_PLACED_BYTES] {
         zerocopy::transmute!(self)

@@ -1,6 +1,6 @@
-//! Frames about transfers: ranges of memory that one side of a session gives and the other takes.
+//! Frames of transfers: ranges of memory that one side of a session gives and the other takes.
 //!
-//! These frames are neither numbered nor stored. After a rail is lost, the sender sends what still holds again.
+//! These frames are neither numbered nor stored. After a rail is lost, the sender sends those that still apply again.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -37,16 +37,16 @@ const SET_BYTES: usize = TRANSFER_WINDOW as usize / 8;
 const GIVER: u8 = 1;
 const TAKER: u8 = 2;
 
-/// A transfer that its sender begins.
+/// The beginning of a transfer.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 24 | header | sequence and acknowledgement: 0 |
-/// | 24 | 4 | transfer | its number in the session; even if the side that connected begins it, else odd; none is used twice |
-/// | 28 | 4 | piece | bytes of each piece but the last: a power of two, 2^12 to 2^24 |
-/// | 32 | 8 | bytes | of the whole; 1 to 2^40 |
+/// | 24 | 4 | transfer | the number of the transfer in the session; even if the connecting side begins it, otherwise odd; never reused |
+/// | 28 | 4 | piece | the bytes of each piece except the last: a power of two, 2^12 to 2^24 |
+/// | 32 | 8 | bytes | of the transfer; 1 to 2^40 |
 /// | 40 | 8 | tag | of the application |
-/// | 48 | 1 | role | of the frame's sender; 1: it gives the bytes, 2: it takes them |
+/// | 48 | 1 | role | of the frame's sender; 1: giver, 2: taker |
 /// | 49 | 7 | reserved | 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -65,15 +65,15 @@ const_assert_eq!(size_of::<OpenFrame>(), SESSION_OPEN_BYTES);
 /// Fields of an [`OpenFrame`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// The epoch of the connection that carries it.
+    /// The epoch of the connection that carries the frame.
     pub epoch: Epoch,
     /// The transfer.
     pub transfer: TransferId,
-    /// Its bytes, and how they are cut.
+    /// The bytes, and how they are cut into pieces.
     pub pieces: Pieces,
-    /// The application's word for it.
+    /// The application's tag.
     pub tag: u64,
-    /// The part of the frame's sender.
+    /// The role of the frame's sender.
     pub role: TransferRole,
 }
 
@@ -89,7 +89,7 @@ impl FixedFrame for OpenFrame {
 }
 
 impl OpenFrame {
-    /// The frame.
+    /// Encodes the frame.
     #[must_use]
     pub const fn new(open: &Open) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl OpenFrame {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_OPEN_BYTES] {
         zerocopy::transmute!(self)
@@ -141,12 +141,12 @@ impl OpenFrame {
     }
 }
 
-/// The taker's memory for a transfer, as the giver reaches it over the connection that carries the frame.
+/// The taker's memory for a transfer, with the key for the connection that carries the frame.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 24 | header | sequence and acknowledgement: 0 |
-/// | 24 | 4 | transfer | its number |
+/// | 24 | 4 | transfer | the number of the transfer |
 /// | 28 | 20 | window | as long as the transfer |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -161,7 +161,7 @@ const_assert_eq!(size_of::<TakeFrame>(), SESSION_TAKE_BYTES);
 /// Fields of a [`TakeFrame`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Take {
-    /// The epoch of the connection that carries it.
+    /// The epoch of the connection that carries the frame.
     pub epoch: Epoch,
     /// The transfer.
     pub transfer: TransferId,
@@ -177,7 +177,7 @@ impl FixedFrame for TakeFrame {
 }
 
 impl TakeFrame {
-    /// The frame.
+    /// Encodes the frame.
     #[must_use]
     pub fn new(take: &Take) -> Self {
         Self {
@@ -187,7 +187,7 @@ impl TakeFrame {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_TAKE_BYTES] {
         zerocopy::transmute!(self)
@@ -203,16 +203,16 @@ impl TakeFrame {
     }
 }
 
-/// Pieces that the giver wrote over the connection that carries the frame, in front of it: they have landed. Or, of no pieces, a
-/// question alone.
+/// Pieces that the giver wrote earlier over the connection that carries the frame: they have landed. Without pieces, the frame is
+/// only a question.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 24 | header | sequence and acknowledgement: 0 |
-/// | 24 | 4 | transfer | its number |
-/// | 28 | 4 | first | the first of the pieces, from 0; 0 where there are none |
+/// | 24 | 4 | transfer | the number of the transfer |
+/// | 28 | 4 | first | the first of the pieces, from 0; 0 without pieces |
 /// | 32 | 4 | count | of pieces; at most 512 |
-/// | 36 | 4 | question | the number of the giver's question, which the taker answers; 0 where there is none |
+/// | 36 | 4 | question | the number of the giver's question, which the taker answers; 0 for none |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct LandedFrame {
@@ -228,7 +228,7 @@ const_assert_eq!(size_of::<LandedFrame>(), SESSION_LANDED_BYTES);
 /// Fields of a [`LandedFrame`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Landed {
-    /// The epoch of the connection that carries it.
+    /// The epoch of the connection that carries the frame.
     pub epoch: Epoch,
     /// The transfer.
     pub transfer: TransferId,
@@ -236,7 +236,7 @@ pub struct Landed {
     pub first: u32,
     /// The number of pieces.
     pub count: u32,
-    /// The giver's question; 0 where there is none.
+    /// The giver's question; 0 for none.
     pub question: u32,
 }
 
@@ -250,7 +250,7 @@ impl FixedFrame for LandedFrame {
 }
 
 impl LandedFrame {
-    /// The frame.
+    /// Encodes the frame.
     #[must_use]
     pub const fn new(landed: &Landed) -> Self {
         Self {
@@ -262,7 +262,7 @@ impl LandedFrame {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_LANDED_BYTES] {
         zerocopy::transmute!(self)
@@ -289,16 +289,16 @@ impl LandedFrame {
     }
 }
 
-/// Which pieces of a transfer the taker has.
+/// The pieces of a transfer that the taker has.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 24 | header | sequence and acknowledgement: 0 |
-/// | 24 | 4 | transfer | its number |
-/// | 28 | 4 | base | the first piece that it does not have: it has all before |
-/// | 32 | 4 | question | the last question that this answers; 0 where there was none |
+/// | 24 | 4 | transfer | the number of the transfer |
+/// | 28 | 4 | base | the first piece that the taker does not have |
+/// | 32 | 4 | question | the last question that this frame answers; 0 if there was none |
 /// | 36 | 4 | reserved | 0 |
-/// | 40 | 64 | set | bit i of byte n, from the lowest: it has piece base + 8n + i; of the base: 0 |
+/// | 40 | 64 | set | bit i of byte n, from the lowest: the taker has piece base + 8n + i; the bit of the base is 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ProgressFrame {
@@ -315,15 +315,15 @@ const_assert_eq!(size_of::<ProgressFrame>(), SESSION_PROGRESS_BYTES);
 /// Fields of a [`ProgressFrame`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The epoch of the connection that carries it.
+    /// The epoch of the connection that carries the frame.
     pub epoch: Epoch,
     /// The transfer.
     pub transfer: TransferId,
     /// The first piece that the taker does not have.
     pub base: u32,
-    /// The last question that this answers.
+    /// The last question that this frame answers.
     pub question: u32,
-    /// Pieces that it has behind the base: bit i of byte n is piece base + 8n + i.
+    /// The pieces after the base that the taker has: bit i of byte n is piece base + 8n + i.
     pub set: [u8; SET_BYTES],
 }
 
@@ -338,7 +338,7 @@ impl FixedFrame for ProgressFrame {
 }
 
 impl ProgressFrame {
-    /// The frame.
+    /// Encodes the frame.
     #[must_use]
     pub const fn new(progress: &Progress) -> Self {
         Self {
@@ -351,7 +351,7 @@ impl ProgressFrame {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_PROGRESS_BYTES] {
         zerocopy::transmute!(self)
@@ -375,32 +375,32 @@ impl ProgressFrame {
     }
 }
 
-/// Why a side ended a transfer.
+/// The reason why a side ended a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EndReason(pub u8);
 
 impl EndReason {
-    /// The taker has all of it.
+    /// The taker has all bytes.
     pub const DONE: Self = Self(1);
     /// The application cancelled it.
     pub const CANCELLED: Self = Self(2);
-    /// Its deadline passed.
+    /// The deadline passed.
     pub const DEADLINE: Self = Self(3);
-    /// The application does not want it.
+    /// The application declined it.
     pub const REFUSED: Self = Self(4);
-    /// The peer has begun as many as may be.
+    /// The maximum number of transfers that the peer began are open.
     pub const TOO_MANY: Self = Self(5);
-    /// The device did not take the memory.
+    /// The device did not register the memory.
     pub const NO_MEMORY: Self = Self(6);
-    /// There is no such transfer.
+    /// The transfer is unknown.
     pub const UNKNOWN: Self = Self(7);
     /// The taker's device refused a WRITE of the giver.
     pub const DENIED: Self = Self(8);
-    /// The giver's device takes no such WRITE.
+    /// The giver's device does not accept a WRITE of a piece.
     pub const NOT_POSTED: Self = Self(9);
-    /// A rail failed, and the peer did not say in time that nothing more of it arrives.
+    /// A rail failed, and the peer did not answer the fence in time.
     pub const NOT_FENCED: Self = Self(10);
-    /// The peer speaks a version without transfers. No frame carries it: such a peer knows none.
+    /// The peer speaks a version without transfers. No frame carries this reason, since such a peer does not know the frames.
     pub const UNSUPPORTED: Self = Self(11);
 }
 
@@ -423,14 +423,14 @@ impl fmt::Display for EndReason {
     }
 }
 
-/// The end of a transfer, or the answer to one: from then on its sender posts nothing for the transfer.
+/// The end of a transfer, or the answer to an end. After it, its sender posts nothing more for the transfer.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 24 | header | sequence and acknowledgement: 0 |
-/// | 24 | 4 | transfer | its number |
-/// | 28 | 1 | reason | not 0; one that is not known is still an end |
-/// | 29 | 1 | answer | 1: it answers the end of the receiver, 0: it wants an answer |
+/// | 24 | 4 | transfer | the number of the transfer |
+/// | 28 | 1 | reason | not 0; an unknown reason is still an end |
+/// | 29 | 1 | answer | 1: the frame answers the receiver's end, 0: it needs an answer |
 /// | 30 | 2 | reserved | 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -447,13 +447,13 @@ const_assert_eq!(size_of::<EndFrame>(), SESSION_END_BYTES);
 /// Fields of an [`EndFrame`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The epoch of the connection that carries it.
+    /// The epoch of the connection that carries the frame.
     pub epoch: Epoch,
     /// The transfer.
     pub transfer: TransferId,
-    /// Why.
+    /// The reason.
     pub reason: EndReason,
-    /// Whether it answers the receiver's end.
+    /// Whether the frame answers the receiver's end.
     pub is_answer: bool,
 }
 
@@ -467,7 +467,7 @@ impl FixedFrame for EndFrame {
 }
 
 impl EndFrame {
-    /// The frame.
+    /// Encodes the frame.
     #[must_use]
     pub fn new(end: &End) -> Self {
         Self {
@@ -479,7 +479,7 @@ impl EndFrame {
         }
     }
 
-    /// Its bytes, as they go to a peer.
+    /// The bytes of the frame, as they are sent to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_END_BYTES] {
         zerocopy::transmute!(self)

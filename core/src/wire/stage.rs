@@ -1,28 +1,28 @@
-//! Stages of a handshake: a Reject names the one in which its sender timed out, and so does an error of this side.
+//! Stages of a handshake. A Reject after a timeout, and an error of this side, name the stage.
 
 use core::fmt;
 
 use super::FrameKind;
 
-/// Stage of a handshake, named by the event that it waits for.
+/// A stage of a handshake, named by the event that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
-    /// Responder: for the peer's Hello.
+    /// The responder waits for the peer's Hello.
     Hello = 1,
-    /// Initiator: for the peer's Welcome.
+    /// The initiator waits for the peer's Welcome.
     Welcome = 2,
-    /// Initiator: for its caller to choose a rail and offer a queue pair.
+    /// The initiator waits for its caller to choose a rail and offer a queue pair.
     ChooseRail = 3,
-    /// Responder: for the peer's Connect.
+    /// The responder waits for the peer's Connect.
     Connect = 4,
-    /// For the caller to bring its queue pair to RTS.
+    /// Either side waits for its caller to bring the queue pair to RTS.
     Prepare = 5,
-    /// Initiator: for the peer's Accept.
+    /// The initiator waits for the peer's Accept.
     Accept = 6,
-    /// For the peer's Ready.
+    /// Either side waits for the peer's Ready.
     Ready = 7,
-    /// Responder: for room to send the last Ready.
+    /// The responder waits for room to send the last Ready.
     LastWrite = 8,
 }
 
@@ -39,7 +39,7 @@ impl Stage {
         Self::LastWrite,
     ];
 
-    /// The frame the peer has to send, if it is the peer's turn.
+    /// The frame that the peer has to send, if it is the peer's turn.
     #[must_use]
     pub const fn awaited(self) -> Option<FrameKind> {
         match self {
@@ -52,13 +52,13 @@ impl Stage {
         }
     }
 
-    /// Its number, as a Reject carries it.
+    /// The number of the stage, as a Reject carries it.
     #[must_use]
     pub const fn to_wire(self) -> u8 {
         self as u8
     }
 
-    /// Returns the stage of a number that a Reject carries; `None` if this release does not know it.
+    /// Returns the stage with the number in a Reject; `None` if this release does not know the number.
     pub(crate) fn from_wire(number: u32) -> Option<Self> {
         Self::ALL
             .into_iter()

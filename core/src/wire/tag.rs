@@ -1,4 +1,4 @@
-//! Which key a handshake is authenticated by, and the proof of having it that ends a frame.
+//! The id of the key that authenticates a handshake, and the tag that proves having the key at the end of a frame.
 
 use core::fmt;
 use core::hint::black_box;
@@ -9,12 +9,12 @@ use super::FrameHeader;
 /// The bytes of a [`Tag`].
 pub const TAG_BYTES: usize = 32;
 
-/// The name of a key both sides have. It is no secret: it travels in clear.
+/// The id of a key that both sides have. It is not a secret: frames carry it in clear.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(NonZeroU32);
 
 impl KeyId {
-    /// The key of this number, `None` for zero: on the wire, that is none.
+    /// The id with this number; `None` for zero, which stands for no key on the wire.
     #[must_use]
     pub const fn new(raw: u32) -> Option<Self> {
         match NonZeroU32::new(raw) {
@@ -42,13 +42,13 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// The last bytes of an authenticated frame: only a holder of the key can make them from all bytes sent so far.
+/// The last bytes of an authenticated frame. Only a holder of the key can compute them from all bytes sent so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Tag(pub [u8; TAG_BYTES]);
 
 impl Tag {
-    /// Splits a whole frame into the bytes that its tag covers, and the tag. A frame without a tag gives all its bytes
-    /// and `None`.
+    /// Splits a complete frame into the bytes that its tag covers, and the tag. For a frame without a tag, it returns all
+    /// bytes and `None`.
     #[must_use]
     pub fn split(frame: &[u8]) -> (&[u8], Option<Self>) {
         let is_tagged = FrameHeader::parse(frame)
@@ -60,7 +60,7 @@ impl Tag {
     }
 }
 
-/// Comparison takes the same time whatever the bytes are, so that no peer finds the right tag byte by byte.
+/// The comparison takes constant time, so that no peer can find the right tag byte by byte.
 impl PartialEq for Tag {
     fn eq(&self, other: &Self) -> bool {
         let difference = self.0.iter().zip(&other.0).fold(0, |difference, (ours, theirs)| {

@@ -1,39 +1,39 @@
-//! A handle as text, for people and command lines: a prefix, lower-case hexadecimal, a check sum.
+//! A handle as text, for people and command lines: a prefix, lower-case hexadecimal digits, and a checksum.
 //!
-//! The check sum is there because a mistyped digit of an address is still an address. A user who mistypes a handle gets
-//! an error, and does not connect to another host.
+//! The checksum is needed because an address with a mistyped digit is still an address. With it, a mistyped handle is
+//! an error, and does not lead to another host.
 
 use core::fmt;
 use core::str::FromStr;
 
 use super::{Field, HANDLE_BYTES_MAX, Handle, Part, Reason, WireError};
 
-/// Prefix of the text of a handle.
+/// The prefix of the text of a handle.
 pub const HANDLE_TEXT_PREFIX: &str = "doorbell:";
 
-/// The longest text of a handle.
+/// The maximum bytes of the text of a handle.
 pub const HANDLE_TEXT_BYTES_MAX: usize = HANDLE_TEXT_PREFIX.len() + 2 * (HANDLE_BYTES_MAX + CHECK_BYTES);
 
 const CHECK_BYTES: usize = 2;
 
-/// Why a text is not a handle.
+/// The reason why a text is not a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleTextError {
-    /// It does not start with [`HANDLE_TEXT_PREFIX`].
+    /// The text does not start with [`HANDLE_TEXT_PREFIX`].
     Prefix,
-    /// It is longer than any handle.
+    /// The text is longer than any handle.
     TooLong,
-    /// It ends in the middle of a byte, or before the check sum.
+    /// The text ends in the middle of a byte, or before the checksum.
     TooShort,
-    /// Something other than a lower-case hexadecimal digit, at this byte of the text.
+    /// The text has something other than a lower-case hexadecimal digit.
     NotHexadecimal {
         /// The offset in bytes from the start of the text.
         position: usize,
     },
-    /// The check sum does not fit: a digit was changed on the way.
+    /// The checksum is wrong: a digit was changed.
     CheckSum,
-    /// The text is intact, but its bytes are no handle.
+    /// The checksum is right, but the bytes are not a handle.
     Wire(WireError),
 }
 
@@ -107,7 +107,7 @@ impl FromStr for Handle {
         let handle = Self::parse(bytes).map_err(HandleTextError::Wire)?;
         let used = handle.as_bytes().len();
         if used < bytes.len() {
-            // Padding has no place in a text: each handle has exactly one text.
+            // Padding is not allowed, so that each handle has exactly one text.
             let error = WireError::new(Part::Handle, Field::Trailing, used, Reason::TooLong);
             return Err(HandleTextError::Wire(error));
         }
@@ -123,7 +123,7 @@ fn nibble(digit: u8) -> Option<u8> {
     }
 }
 
-/// CRC-16 with polynomial 0x1021, from 0xffff: every change within 16 bits is noticed.
+/// CRC-16 with polynomial 0x1021 and initial value 0xffff: it detects every change within 16 adjacent bits.
 fn check_sum(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0xffff, |sum, byte| {
         (0..8).fold(sum ^ u16::from(*byte) << 8, |sum, _| {

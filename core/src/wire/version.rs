@@ -1,25 +1,26 @@
-//! Versions, and the numbers that identify one listener and one attempt.
+//! Versions, and the numbers that identify a listener and an attempt.
 
 use core::fmt;
 
 use super::number::drawn_number;
 
-/// The newest version of the wire format this code speaks, and the one it writes wherever the peer speaks it.
+/// The newest version of the wire format that this code speaks. It is used if the peer speaks it, too.
 pub const VERSION: u8 = 4;
 
-/// The oldest version it speaks, with peers of old and only where no key is demanded.
+/// The oldest version that this code speaks, with old peers, and only without authentication.
 pub const VERSION_OLDEST: u8 = 1;
 
-/// The first version that can be authenticated, and that can carry on a session.
+/// The first version with authentication, and with connections that continue a session.
 pub const VERSION_AUTHENTICATED: u8 = 2;
 
-/// The first version whose sides know the frames of transfers. Its bytes are those of version 2.
+/// The first version whose sides know the frames of transfers. Its handshake has the same bytes as version 2.
 pub const VERSION_TRANSFERS: u8 = 3;
 
-/// The first version whose sides know fragments that are written into memory of the receiver. Its bytes are those of version 2.
+/// The first version whose sides know fragments that are written into memory of the receiver. Its handshake has the same bytes as
+/// version 2.
 pub const VERSION_PLACED: u8 = 4;
 
-/// The versions a side speaks, both ends included. The oldest is never above the newest.
+/// The versions that a side speaks, both ends included. The oldest is never above the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VersionRange {
     oldest: u8,
@@ -33,13 +34,13 @@ impl VersionRange {
         newest: VERSION,
     };
 
-    /// The versions that this code speaks with a peer that has to prove a key.
+    /// The versions that this code speaks with authentication.
     pub const AUTHENTICATED: Self = Self {
         oldest: VERSION_AUTHENTICATED,
         newest: VERSION,
     };
 
-    /// From `oldest` to `newest`; `None` where they are the wrong way round or zero.
+    /// The range from `oldest` to `newest`; `None` if `oldest` is zero or above `newest`.
     #[must_use]
     pub const fn new(oldest: u8, newest: u8) -> Option<Self> {
         if oldest == 0 || oldest > newest {
@@ -49,20 +50,20 @@ impl VersionRange {
         }
     }
 
-    /// The oldest version spoken.
+    /// The oldest version.
     #[must_use]
     pub const fn oldest(self) -> u8 {
         self.oldest
     }
 
-    /// The newest version spoken.
+    /// The newest version.
     #[must_use]
     pub const fn newest(self) -> u8 {
         self.newest
     }
 
-    /// Returns the part of this range that this code speaks, with keys or without. A side that has keys speaks no
-    /// version below the first that has a place for them, whatever range was asked for.
+    /// Limits this range to the versions that this code speaks, with or without keys. A side with keys never speaks a
+    /// version without authentication, even if the range has no other.
     pub(crate) fn spoken(self, has_keys: bool) -> Self {
         let may = if has_keys { Self::AUTHENTICATED } else { Self::OURS };
         Self {
@@ -71,7 +72,7 @@ impl VersionRange {
         }
     }
 
-    /// The version two sides speak with each other: the lower of their newest, where both know it.
+    /// The version that two sides speak with each other: the lower of their newest versions, if both speak it.
     #[must_use]
     pub fn common(self, other: Self) -> Option<u8> {
         let version = self.newest.min(other.newest);
@@ -90,9 +91,9 @@ impl fmt::Display for VersionRange {
 }
 
 drawn_number! {
-    /// A random number drawn when a listener or node starts, by which a handle of an earlier one is recognised.
+    /// A random number, drawn when a listener or node starts. It distinguishes a handle of an earlier listener.
     ///
-    /// Never zero: zero is what forgotten entropy looks like.
+    /// It is never zero, which would be the value of forgotten entropy.
     InstanceId
 }
 

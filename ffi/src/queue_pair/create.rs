@@ -1,4 +1,4 @@
-//! How a queue pair is made: at once, or on channels that were claimed for it before.
+//! How queue pairs are made: in one step, or on channels that were claimed earlier.
 
 use core::{fmt, ptr};
 use std::sync::Arc;
@@ -26,11 +26,12 @@ const INVALID: ProviderError = ProviderError {
     errno: libc::EINVAL,
 };
 
-/// Inline bytes to ask for if a driver refuses more, as `irdma` and `bnxt_re` do, where others grant less: `irdma` takes 101, `bnxt_re` 96.
-/// Announcements and the first frame of a rail fit the last one. The refusal is `EINVAL`; `bnxt_re` leaves errno as it was.
+/// Inline bytes to ask for if a driver refuses the wanted number. Most drivers grant less instead, but `irdma` refuses more
+/// than 101, and `bnxt_re` more than 96. Announcements and the first frame of a rail fit the last number. The refusal is
+/// `EINVAL`, but `bnxt_re` leaves errno unchanged.
 const INLINE_BYTES_INSTEAD: [u32; 2] = [96, 64];
 
-/// A queue pair of either type, with receives of its own.
+/// The parts of a queue pair of either type, with its own receive queue.
 pub(crate) struct Made {
     pub(crate) shared: Arc<Shared>,
     pub(crate) limits: QueuePairLimits,
@@ -49,7 +50,7 @@ impl Made {
     }
 }
 
-/// Makes a queue pair in RESET, with receives of its own.
+/// Makes a queue pair in RESET, with its own receive queue.
 pub(crate) fn create(
     domain: &Arc<DomainInner>,
     send_completions: &CompletionQueue,
@@ -104,7 +105,7 @@ pub(crate) fn create_on(
     create_of_shared(domain, sends, receives.inner(), config)
 }
 
-/// Makes a queue pair in RESET of what was claimed for it.
+/// Makes a queue pair in RESET, on the channels that were claimed for it.
 pub(crate) fn create_of(
     domain: &Arc<DomainInner>,
     sends: Claim,
@@ -185,7 +186,7 @@ fn create_of_shared(
     })
 }
 
-/// Checks the facts of a config that are known before anything is taken.
+/// Checks the parts of a config that need no claim.
 fn check(config: &QueuePairConfig) -> Result<(), ProviderError> {
     let segments = usize::from(config.gather_max.max(config.scatter_max));
     if config.channel >= CHANNELS_MAX || segments > GATHER_MAX {
@@ -194,7 +195,7 @@ fn check(config: &QueuePairConfig) -> Result<(), ProviderError> {
     Ok(())
 }
 
-/// Whether receives of this queue can be its.
+/// Checks that a queue pair of this config can take receives of this queue.
 fn check_shared(
     domain: &Arc<DomainInner>,
     receives: &SharedReceiveInner,
@@ -207,7 +208,7 @@ fn check_shared(
     Ok(())
 }
 
-/// Has the device make it.
+/// Asks the device to make the queue pair.
 #[doc(alias = "ibv_create_qp")]
 fn create_object(
     domain: &Arc<DomainInner>,
@@ -240,8 +241,8 @@ fn create_object(
         attributes.cap = asked;
         attributes.cap.max_inline_data = inline_bytes_max;
         errno::clear();
-        // SAFETY: the domain, both completion queues and the shared receive queue, if any, are live
-        // and of one device, and the structure is writable (ibv_create_qp(3)).
+        // SAFETY: the domain, both completion queues and any shared receive queue are live and of one device, and the
+        // structure is writable (ibv_create_qp(3)).
         let qp = unsafe { rdma_sys::ibv_create_qp(domain.as_ptr(), &raw mut attributes) };
         errno::from_pointer(CREATE, qp)
     };
@@ -251,11 +252,11 @@ fn create_object(
             .into_iter()
             .filter(|bytes| *bytes < asked.max_inline_data);
         let smaller = instead.map(create).find(Result::is_ok);
-        // The first refusal is the one of what was asked for.
+        // If all are refused, the first refusal is reported, since it is about the wanted number.
         made = smaller.unwrap_or(made);
     }
     let qp = made?;
-    // SAFETY: a live queue pair, whose number is set before it is returned.
+    // SAFETY: the queue pair is live, and its number was set before it was returned.
     let number = unsafe { (*qp.as_ptr()).qp_num };
     let limits = granted(config, &attributes.cap, srq.is_null());
     let shared = Shared::new(
@@ -268,7 +269,7 @@ fn create_object(
         domain,
     );
     if shared.qpn().to_u32() != number {
-        // A number is 24 bits: no peer could name this one. Dropped, it is destroyed.
+        // Queue pair numbers have 24 bits, so no peer could name this one. Dropping it destroys it.
         return Err(ProviderError {
             call: CREATE,
             errno: libc::EPROTO,
@@ -277,9 +278,9 @@ fn create_object(
     Ok((shared, limits))
 }
 
-/// Returns the limits of the queue pair. Its depths are the ones asked for, which the tables are made for. A
-/// device may grant deeper queues, but completion queues have no room reserved for them. All other limits are as
-/// the device granted them.
+/// Returns the limits of the queue pair. The depths are those of the config, for which the tables are made: a device may
+/// grant deeper queues, but completion queues have no room reserved for them. All other limits are those that the device
+/// granted, with at most [`GATHER_MAX`] elements.
 fn granted(config: &QueuePairConfig, cap: &rdma_sys::ibv_qp_cap, receives: bool) -> QueuePairLimits {
     let segments = |granted: u32| {
         let most = granted.min(u32::try_from(GATHER_MAX).unwrap_or(u32::MAX));
@@ -294,18 +295,18 @@ fn granted(config: &QueuePairConfig, cap: &rdma_sys::ibv_qp_cap, receives: bool)
     }
 }
 
-/// A channel of a completion queue that is promised to a queue pair. It is given back unless that comes to be.
+/// A channel of a completion queue that is reserved for a queue pair. It is given back unless the queue pair is made.
 ///
-/// From when it is made, it stands for the queue that is to come: no completion polled before is that one's,
-/// and none that is polled before it is made can be.
+/// The claim stands for the future queue. No completion that is polled before the claim can belong to that queue. Until the
+/// queue is made, it has no completions either.
 pub struct Claim {
     completions: Arc<CompletionInner>,
     kind: WorkKind,
     channel: u32,
     generation: u32,
-    /// How many completions had been polled.
+    /// How many completions had been polled when the claim was made.
     polled: u64,
-    /// Whether the queue came to be, which gives the channel back itself.
+    /// Whether the queue was made. Then the queue gives the channel back.
     is_kept: bool,
 }
 
@@ -326,7 +327,7 @@ impl Claim {
         })
     }
 
-    /// Whether it was made for this.
+    /// Checks that the claim is for this device, kind and channel.
     fn check(
         &self,
         domain: &DomainInner,
@@ -340,7 +341,7 @@ impl Claim {
         Ok(())
     }
 
-    /// The in-flight table of its queue.
+    /// Makes the in-flight table of the queue.
     fn table<S>(&self, depth: u32) -> Result<Table<S>, ProviderError> {
         let requests = core::iter::repeat_with(Request::default).take(storage_for(depth).ok_or(INVALID)?);
         InFlight::new(
@@ -353,7 +354,7 @@ impl Claim {
         .map_err(|_| INVALID)
     }
 
-    /// The queue came to be: its ledger.
+    /// Records that the queue was made, and returns its ledger.
     fn keep(mut self) -> Ledger {
         self.is_kept = true;
         self.completions.ledger(self.polled)
@@ -376,7 +377,7 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// Claim that a queue pair may take receives from a shared receive queue.
+/// The claim of a queue pair on receives of a shared receive queue.
 pub struct SharedClaim(Arc<SharedReceiveInner>);
 
 impl SharedClaim {

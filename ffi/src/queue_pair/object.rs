@@ -1,4 +1,4 @@
-//! The queue pair in the device, and how it ends.
+//! The queue pair in the device, and how it is destroyed.
 
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -18,22 +18,22 @@ use crate::receive_ring::ReceiveRing;
 use crate::shared_receive_queue::SharedReceiveInner;
 use crate::{Slot, errno, orphan};
 
-/// An in-flight table as a half embeds it.
+/// The in-flight table that a half embeds.
 pub(crate) type Table<S = Slot> = InFlight<S, Box<[Request<S>]>>;
 pub(crate) type Vacancy<'t> = in_flight::Vacancy<'t, Slot, Box<[Request<Slot>]>>;
 
-/// The queue pair in the device, with all that must outlive it.
+/// The queue pair in the device, with everything that must outlive it.
 pub(crate) struct Shared {
     qp: NonNull<rdma_sys::ibv_qp>,
     qpn: Qpn,
     channel: u32,
-    /// The state it was last brought to; the device may have failed it since.
+    /// The state that the queue pair was last brought to. The device may have moved it into an error state since.
     state: AtomicU8,
-    /// Limit on a send that follows from the state: see [`Shared::segments_limit`].
+    /// Limit on the elements of a send in this state: see [`Shared::segments_limit`].
     segments_limit: AtomicU8,
-    /// Elements a send may have at most.
+    /// The most elements that a send may have.
     gather_max: u8,
-    /// Requests that halves which are gone had in flight.
+    /// Requests that dropped halves had in flight.
     parked: Mutex<Parked>,
     send_completions: ManuallyDrop<Arc<CompletionInner>>,
     receives: ManuallyDrop<Receives>,
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
 
 /// Source of a queue pair's receives.
 pub(super) enum Receives {
-    /// A half of its own, which completes here.
+    /// The queue pair's own receive half, which completes here.
     Own(Arc<CompletionInner>),
     /// A shared receive queue, held until the queue pair is destroyed.
     Shared(Arc<SharedReceiveInner>),
@@ -61,7 +61,7 @@ impl Receives {
 #[derive(Default)]
 struct Parked {
     send: Option<Table>,
-    /// The cells of that half.
+    /// The cells of the send half.
     cells: Cells,
     receive: Option<ReceiveRing>,
     /// Address handles that requests of a datagram queue pair may name.
@@ -75,7 +75,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Returns the object that holds a queue pair that was just made.
+    /// Makes the object that owns a new queue pair.
     pub(super) fn new(
         qp: NonNull<rdma_sys::ibv_qp>,
         qpn: Qpn,
@@ -117,14 +117,15 @@ impl Shared {
         self.qp.as_ptr()
     }
 
-    /// The state it was last brought to.
+    /// The state that the queue pair was last brought to.
     #[inline]
     pub(crate) fn state(&self) -> QpState {
-        // Relaxed: it only spares the device a refusal it would give itself.
+        // Relaxed: the state only saves requests that the device would refuse anyway.
         QpState::from_raw(u32::from(self.state.load(Ordering::Relaxed))).unwrap_or(QpState::Error)
     }
 
-    /// Fewer elements than these a send may have: none, not even of none, in a state that takes no sends.
+    /// A send must have fewer elements than this. The limit is 0 in a state that takes no sends, so even a send without
+    /// elements is refused then.
     #[inline]
     pub(crate) fn segments_limit(&self) -> u8 {
         // Relaxed: as for the state.
@@ -141,7 +142,7 @@ impl Shared {
         self.segments_limit.store(segments_limit, Ordering::Relaxed);
     }
 
-    /// Counts another life on both its channels, being reset.
+    /// Counts another life on both channels, for a reset.
     pub(super) fn live_on(&self) -> Result<(), ProviderError> {
         let channel = self.channel;
         self.send_completions
@@ -151,25 +152,25 @@ impl Shared {
         receives.live_on(WorkKind::Receive, channel)
     }
 
-    /// Keeps the table of a send half that goes before the queue pair does.
+    /// Keeps the table of a send half that is dropped before the queue pair.
     pub(crate) fn park_sends(&self, table: Table) {
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
         parked.send = Some(table);
     }
 
-    /// Keeps the ring of a receive half that goes before the queue pair does.
+    /// Keeps the ring of a receive half that is dropped before the queue pair.
     pub(crate) fn park_receives(&self, ring: ReceiveRing) {
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
         parked.receive = Some(ring);
     }
 
-    /// Keeps the cells of a send half that goes before the queue pair does.
+    /// Keeps the cells of a send half that is dropped before the queue pair.
     pub(crate) fn park_cells(&self, cells: Cells) {
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
         parked.cells = cells;
     }
 
-    /// Keeps the address handles of a send half that goes before the queue pair does.
+    /// Keeps the address handles of a send half that is dropped before the queue pair.
     pub(crate) fn park_addresses(&self, addresses: Addresses) {
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
         parked.addresses = addresses;
@@ -179,9 +180,8 @@ impl Shared {
 impl Drop for Shared {
     #[doc(alias = "ibv_destroy_qp")]
     fn drop(&mut self) {
-        // SAFETY: Made by `ibv_create_qp` and destroyed here alone, when the last part is gone. Its asynchronous
-        // events are acknowledged as they are taken, so the call does not wait forever (ibv_create_qp(3),
-        // ibv_get_async_event(3)).
+        // SAFETY: made by `ibv_create_qp`, and destroyed only here, when the last part is gone. Its asynchronous events are
+        // acknowledged as they are taken, so the call does not wait forever (ibv_create_qp(3), ibv_get_async_event(3)).
         let status = unsafe { rdma_sys::ibv_destroy_qp(self.qp.as_ptr()) };
         let parked = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Parked {
@@ -191,12 +191,12 @@ impl Drop for Shared {
             addresses,
         } = core::mem::take(parked);
         if errno::from_value("ibv_destroy_qp", status).is_err() {
-            // The device may still use the slots, and the queue pair all it was made from.
+            // The device may still use the slots, and the queue pair the objects that it was made from.
             Leaked::QueuePair.count();
             core::mem::forget((send, cells, receive, addresses));
             return;
         }
-        // The device is done with every request: the slots go home, and the channels are free.
+        // The device is done with every request, so the slots return to their arenas and the channels are free.
         let end = |kind, completions: &CompletionInner, next_generation| {
             completions
                 .channels()
@@ -212,13 +212,13 @@ impl Drop for Shared {
             drop(ring);
             end(WorkKind::Receive, self.receives.completions(), next_generation);
         }
-        // No request is left that names one of these.
+        // No request that names one of these is left.
         drop((cells, addresses));
-        // SAFETY: dropped here once, the queue pair that completed into it being gone.
+        // SAFETY: dropped here once, after the queue pair that completed into it.
         unsafe { ManuallyDrop::drop(&mut self.send_completions) };
-        // SAFETY: dropped here once, the queue pair that took receives from there being gone.
+        // SAFETY: dropped here once, after the queue pair that took receives from there.
         unsafe { ManuallyDrop::drop(&mut self.receives) };
-        // Some may have been what an arena waited for, whose memory goes before its domain.
+        // A dropped arena may have waited for some of these slots. Its memory has to be freed before its domain.
         orphan::reclaim();
         // SAFETY: dropped here once, last.
         unsafe { ManuallyDrop::drop(&mut self.domain) };

@@ -1,6 +1,6 @@
-//! Copies of memory that a device may write meanwhile, done outside the language.
+//! Copies of memory that a device may write at the same time, done outside the language.
 //!
-//! No access that Rust's own memory model knows of is right for such memory at any width:
+//! Rust's memory model has no access that is suitable for such memory at every width:
 //!
 //! - A plain copy is a data race if the device writes meanwhile, and so undefined behaviour (Rust Reference,
 //!   *Behavior considered undefined*: data races).
@@ -8,22 +8,22 @@
 //!   access that is not atomic (`core::ptr::read_volatile`).
 //! - Relaxed atomics are allowed, but only up to the width of a word. Two that overlap must be of one size unless
 //!   both are loads (`core::sync::atomic`, *Memory model for atomic accesses*). Their rate is a fraction of
-//!   `memcpy`'s.
+//!   the rate of `memcpy`.
 //!
 //! So the copies are calls of the C library's `memcpy` from an `asm!` block, which the compiler must treat as a
 //! black box (Rust Reference, *Inline assembly*, rules for inline assembly). The compiler may not assume which
 //! instructions the block has. The block may read and write the same memory as a foreign function. Its effect on
-//! memory is then given by the processor's own memory model, as the device's is.
+//! memory then follows the processor's memory model, as the effect of the device does.
 //!
-//! The abstract machine sees one effect: bytes of the caller's own buffer, which nobody else reaches, hold some
-//! values. Each value of a byte is valid. A call of `memcpy` as an `extern` function would not do: the compiler
-//! knows that name, and may assume that nobody else writes.
+//! The abstract machine sees one effect: bytes of the caller's buffer, which nothing else reaches, have some values. Every
+//! value of a byte is valid. A call of `memcpy` as an `extern` function would not be enough: the compiler knows that name,
+//! and may assume that nothing else writes.
 //!
-//! A copy guarantees one thing: each byte is one that was there at some time during the call. Which bytes of a write that
-//! overlaps it are seen, and in which order, is not. Threads of this process that copy in and out at once have the same, so
-//! that nothing needs an exclusive borrow.
+//! A copy guarantees only that each byte is one that was there at some time during the call. It does not guarantee which
+//! bytes of an overlapping write are seen, or in which order. The same holds between threads of this process that copy in
+//! and out at the same time, so nothing needs an exclusive borrow.
 //!
-//! Aligned words are read, written and exchanged by `AtomicU64`, and by nothing else that the language sees: no sizes mix.
+//! Aligned words are reached only by accesses of `AtomicU64`, as far as the language sees, so sizes are not mixed.
 
 use core::arch::asm;
 use core::sync::atomic::{Ordering, fence};
@@ -34,14 +34,14 @@ use core::sync::atomic::{Ordering, fence};
 /// 1. Both ranges are mapped, one for reading and the other for writing, throughout the call.
 /// 2. They do not overlap.
 /// 3. The language knows at most one of the two ranges by reference: by an exclusive borrow, or by a shared
-///    borrow if it is the range that is read. The other range, the window's, it knows by raw pointers alone.
+///    borrow if it is the range that is read. It knows any other range, which is a window's, only by raw pointers.
 #[inline]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     let memcpy: unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void =
         libc::memcpy;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: (memcpy(3), with the System V calling convention) Three arguments, each in its register. The stack
-    // is aligned for a call, since the block does not declare `nostack`. The ranges are as the caller vouches.
+    // is aligned for a call, since the block does not declare `nostack`. The ranges are valid, as the caller vouches.
     unsafe {
         asm!(
             "call {memcpy}",
@@ -69,7 +69,7 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     compile_error!("windows are copied on x86-64 and aarch64 alone");
 }
 
-/// Reads a byte, then orders all later reads after it.
+/// Reads a byte, and orders all later accesses after it.
 ///
 /// # Safety
 /// The byte is mapped for reading throughout the call.

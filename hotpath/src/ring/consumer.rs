@@ -1,4 +1,4 @@
-//! The half of a ring that takes, of either kind of ring.
+//! The consuming half of both kinds of rings.
 
 use core::fmt;
 use core::ops::Deref;
@@ -7,7 +7,7 @@ use super::lane::Lane;
 use super::{ClaimError, Descriptor, TakeError};
 use sealed::Sealed;
 
-/// A ring that a [`Consumer`] takes from. The rings here are, and no others.
+/// A ring that a [`Consumer`] takes from. Only the rings of this module implement it.
 pub trait Ring: sealed::Sealed {}
 
 impl<T: sealed::Sealed> Ring for T {}
@@ -16,7 +16,7 @@ pub(super) mod sealed {
     use super::{ClaimError, Lane};
     use crate::ring::Slot;
 
-    /// Operations of a ring that its consumer uses.
+    /// The operations of a ring for its consumer.
     pub trait Sealed {
         type Slots: AsRef<[Slot]>;
 
@@ -26,7 +26,7 @@ pub(super) mod sealed {
 
         fn unclaim_consumer(&self);
 
-        /// Whether, of the positions from `head` on, all that ever will be is published by now.
+        /// Whether all descriptors from `head` on that will ever exist are published.
         fn is_over(&self, head: u64) -> bool;
 
         fn close_by_consumer(&self);
@@ -35,8 +35,8 @@ pub(super) mod sealed {
     }
 }
 
-/// The consumer of a ring. There is one at a time; another thread may get it by moving it
-/// there. Dropping it leaves what is in the ring for the next to claim it.
+/// The consumer of a ring. There is one at a time, and it may be moved to another thread.
+/// Dropping it leaves the descriptors in the ring to the next consumer.
 ///
 /// Taking is wait-free: every call ends after a bounded number of steps.
 #[repr(align(64))]
@@ -47,12 +47,12 @@ pub struct Consumer<R: Deref<Target: Ring>> {
 }
 
 impl<R: Deref<Target: Ring>> Consumer<R> {
-    /// Claims the consumer half of a ring, even of a closed one: what is in it can be taken.
+    /// Claims the consumer half of a ring. The descriptors of a closed ring can be taken, too.
     ///
     /// # Errors
-    /// Somebody has it.
+    /// The half is claimed already.
     ///
-    /// Ordering: the claim pairs with the drop of the half before: `SPSC_CLAIM` with `SPSC_UNCLAIM`, `MPSC_CLAIM`
+    /// Ordering: the claim pairs with the drop of the previous half: `SPSC_CLAIM` with `SPSC_UNCLAIM`, `MPSC_CLAIM`
     /// with `MPSC_UNCLAIM`.
     pub fn claim(ring: R) -> Result<Self, ClaimError> {
         ring.claim_consumer()?;
@@ -60,10 +60,10 @@ impl<R: Deref<Target: Ring>> Consumer<R> {
         Ok(Self { ring, head })
     }
 
-    /// Takes the oldest descriptor, and hands its slot back.
+    /// Takes the oldest descriptor, and returns its slot.
     ///
     /// # Errors
-    /// Nothing is there now, or nothing comes any more.
+    /// The ring is empty now, or closed and empty.
     ///
     /// Ordering: `RING_TAKE` pairs with `RING_PUBLISH` in the producer, and `RING_HAND_BACK`
     /// with `RING_REUSE` there.
@@ -78,20 +78,20 @@ impl<R: Deref<Target: Ring>> Consumer<R> {
         Ok(item)
     }
 
-    /// Takes up to `max` descriptors, one after the other, as long as there are some; their
-    /// slots are handed back at once when the batch is dropped.
+    /// Takes up to `max` descriptors, one after the other, as long as there are any. Dropping
+    /// the batch returns all of their slots at once.
     ///
     /// # Errors
-    /// Nothing is there now, or nothing comes any more.
+    /// The ring is empty now, or closed and empty.
     ///
-    /// Ordering: as [`take`](Self::take).
+    /// Ordering: as for [`take`](Self::take).
     #[inline]
     pub fn take_batch(&mut self, max: usize) -> Result<Batch<'_, R>, TakeError> {
         if !self.is_ready() {
             if !self.ring.is_over(self.head) {
                 return Err(TakeError::Empty);
             }
-            // A descriptor that was published before the ring ended is visible now that the end is known.
+            // After the end is known, a descriptor that was published before the end is visible.
             if !self.is_ready() {
                 return Err(TakeError::Closed);
             }
@@ -102,8 +102,8 @@ impl<R: Deref<Target: Ring>> Consumer<R> {
         })
     }
 
-    /// Closes the ring for good. The other side learns it with its next push and then pushes nothing more.
-    /// Descriptors pushed until then can still be taken, up to [`TakeError::Closed`].
+    /// Closes the ring permanently. The producer learns this with its next push, and then pushes nothing more.
+    /// Descriptors pushed until then can still be taken, until [`TakeError::Closed`].
     ///
     /// Ordering: all that was done before the close is visible to a side that learns of it. `SPSC_CLOSE` pairs
     /// with `SPSC_CLOSED`, `MPSC_CLOSE` with `MPSC_CLOSED`.
@@ -111,13 +111,13 @@ impl<R: Deref<Target: Ring>> Consumer<R> {
         self.ring.close_by_consumer();
     }
 
-    /// Whether the ring is closed. There may be descriptors in it.
+    /// Whether the ring is closed. It may still have descriptors.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.ring.is_closed()
     }
 
-    /// Whether something is there to be taken.
+    /// Whether a descriptor can be taken.
     #[inline(always)]
     fn is_ready(&self) -> bool {
         let slot = self.ring.lane().slot(self.head);
@@ -132,7 +132,7 @@ impl<R: Deref<Target: Ring>> Consumer<R> {
         Some(item)
     }
 
-    /// Takes a descriptor that was published before the ring ended: it is visible now that the end is known.
+    /// Takes a descriptor that was published before the end of the ring, which is visible after the end is known.
     #[cold]
     fn take_at_the_end(&mut self) -> Result<Descriptor, TakeError> {
         self.next().ok_or(TakeError::Closed)
@@ -146,7 +146,8 @@ impl<R: Deref<Target: Ring>> Drop for Consumer<R> {
     }
 }
 
-/// Descriptors being taken. Dropped, it hands the slots of those taken back; the rest stay.
+/// A batch of descriptors being taken. Dropping it returns the slots of the taken descriptors; the rest stay in the
+/// ring.
 pub struct Batch<'c, R: Deref<Target: Ring>> {
     consumer: &'c mut Consumer<R>,
     left: usize,

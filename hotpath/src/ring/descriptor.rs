@@ -1,11 +1,11 @@
-//! Descriptor: the item that goes through a ring.
+//! The descriptor: the item of a ring.
 
 use static_assertions::const_assert_eq;
 
-/// One item of a ring: 30 bytes, whose meaning is their owner's.
+/// One item of a ring: 30 bytes, whose meaning its owner defines.
 ///
 /// Layout: four words of 64 bits, half a cache line. Two bytes belong to the ring: they mark a slot as written,
-/// so no side reads a second cache line. Larger items live in registered memory, and the descriptor carries their
+/// so no side reads a second cache line. Larger items are in registered memory, and the descriptor carries their
 /// index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -18,24 +18,24 @@ pub struct Descriptor {
     pub words: [u64; 3],
     /// One half word: a slot, a channel.
     pub index: u32,
-    /// Kind of descriptor, for rings that carry several kinds.
+    /// The kind of the descriptor, for rings with several kinds.
     pub kind: u16,
 }
 
 const_assert_eq!(size_of::<Descriptor>(), 32);
 
-/// The bit of the last word that says in which lap of the ring a slot was written.
+/// The bit of the last word that shows in which lap of the ring a slot was written.
 pub(super) const LAP: u64 = 1 << 63;
 
 impl Descriptor {
-    /// The four words of a slot, of which the last carries the lap.
+    /// The four words for a slot, of which the last carries the lap.
     #[inline(always)]
     pub(super) const fn pack(self, lap: u64) -> [u64; 4] {
         let [a, b, c] = self.words;
         [a, b, c, lap | (self.kind as u64) << 32 | self.index as u64]
     }
 
-    /// The descriptor that the words of a slot make.
+    /// The descriptor in the words of a slot.
     #[inline(always)]
     #[expect(
         clippy::cast_possible_truncation,

@@ -4,13 +4,13 @@ use core::fmt;
 
 use super::Descriptor;
 
-/// A descriptor that was not taken into a ring, given back.
+/// A descriptor that could not be pushed, returned to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushError {
-    /// Back-pressure: the ring holds as many as it can. Try again once some were taken.
+    /// Backpressure: the ring is full. Try again after some descriptors were taken.
     Full(Descriptor),
-    /// The ring was closed by either side: nothing goes in any more.
+    /// Either side closed the ring: it accepts nothing more.
     Closed(Descriptor),
 }
 
@@ -36,13 +36,13 @@ impl fmt::Display for PushError {
 
 impl core::error::Error for PushError {}
 
-/// Why nothing was taken out of a ring.
+/// The reason why nothing was taken from a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TakeError {
-    /// Nothing is there now.
+    /// The ring is empty now.
     Empty,
-    /// Nothing is there, and nothing comes any more.
+    /// The ring is empty, and nothing will be pushed any more.
     Closed,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for TakeError {
 
 impl core::error::Error for TakeError {}
 
-/// The ring was closed by either side: nothing goes in any more.
+/// Either side closed the ring: it accepts nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
@@ -69,13 +69,13 @@ impl fmt::Display for Closed {
 
 impl core::error::Error for Closed {}
 
-/// A half of a ring that cannot be had.
+/// The reason why a half of a ring cannot be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// Caller misuse: somebody has it. It can be had again once that one is dropped.
+    /// Caller misuse: the half is claimed already. It can be claimed again after it was dropped.
     Claimed,
-    /// The ring was closed, so that nobody can push any more.
+    /// The ring is closed, so that nothing can be pushed any more.
     Closed,
 }
 
@@ -90,10 +90,10 @@ impl fmt::Display for ClaimError {
 
 impl core::error::Error for ClaimError {}
 
-/// A ring cannot be made of this storage: the number of slots is no power of two.
+/// A ring cannot use this storage: the number of slots is not a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapacityError {
-    /// How many slots there were.
+    /// The number of slots.
     pub slots: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Lane: the parts that every ring has, which are its slots and the count of slots handed back.
+//! The lane: the common parts of all rings, which are the slots and the count of returned slots.
 
 use doorbell_core::sync::{AtomicU64, Ordering};
 
@@ -7,12 +7,12 @@ use super::slot::{OwnLine, const_constructors};
 use super::{CapacityError, Descriptor, Slot};
 use crate::ordering::{RING_HAND_BACK, RING_REUSE};
 
-/// The slots, and the consumer's place. Positions are counts that only grow; the slot of one is
-/// given by its low bits, and the bit above them says in which lap it is written.
+/// The slots, and the consumer's position. Positions are counts that only grow. The low bits of a
+/// position select its slot, and the bit above them is its lap.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Lane<Slots> {
-    /// The first position that is not handed back; the consumer's.
+    /// The first position whose slot is not returned; written by the consumer.
     head: OwnLine<AtomicU64>,
     slots: Slots,
 }
@@ -27,19 +27,19 @@ impl<Slots> Lane<Slots> {
         }
     }
 
-    /// Returns the position where a consumer continues that has just claimed the ring. Relaxed: only consumers
-    /// write it, and the claim orders it after the previous consumer's writes.
+    /// Returns the position at which a new consumer continues. Relaxed: only consumers write it, and the claim orders
+    /// this read after the previous consumer's writes.
     pub(super) fn resume(&self) -> u64 {
         self.head.load(Ordering::Relaxed)
     }
 
-    /// The first position that is not handed back, so that the slots before may be written.
+    /// The first position whose slot is not returned. Slots of earlier positions may be written.
     #[inline(always)]
     pub(super) fn handed_back(&self) -> u64 {
         self.head.load(RING_REUSE.get())
     }
 
-    /// Hands back the slots of all positions before this one.
+    /// Returns the slots of all positions before this one.
     #[inline(always)]
     pub(super) fn hand_back(&self, position: u64) {
         self.head.store(position, RING_HAND_BACK.get());
@@ -61,8 +61,7 @@ impl<Slots: AsRef<[Slot]>> Lane<Slots> {
         self.slots.as_ref().len()
     }
 
-    /// The slot of a position, and its lap there. There always is one, in storage that keeps
-    /// its length.
+    /// The slot of a position, and its lap. It always exists if the storage keeps its length.
     #[inline(always)]
     pub(super) fn slot(&self, position: u64) -> Option<(&Slot, u64)> {
         let slots = self.slots.as_ref();
@@ -70,8 +69,8 @@ impl<Slots: AsRef<[Slot]>> Lane<Slots> {
         Some((slot, lap(position, slots.len())))
     }
 
-    /// Writes items from a position on and publishes them all at once: from the last to the
-    /// first, behind which the consumer sees nothing.
+    /// Writes items from a position on, from the last to the first. The consumer sees none of
+    /// them before the first, so all are published at once.
     #[inline(always)]
     pub(super) fn write(&self, position: u64, items: &[Descriptor]) {
         let slots = self.slots.as_ref();
@@ -90,7 +89,7 @@ impl<Slots: AsRef<[Slot]>> Lane<Slots> {
     }
 }
 
-/// A position's place among `len` slots, which is a power of two.
+/// The index of a position's slot among `len` slots, a power of two.
 #[inline(always)]
 #[expect(
     clippy::cast_possible_truncation,
@@ -100,8 +99,8 @@ const fn place(position: u64, len: usize) -> usize {
     position as usize & len.wrapping_sub(1)
 }
 
-/// Lap bit in the last word of a slot that was written for this position. An empty slot holds zero, which is also
-/// the bit of the second lap, so the bit of the first lap is one.
+/// The lap bit in the last word of a slot that was written for this position. An empty slot has zero, which is also the
+/// bit of the second lap, so the bit of the first lap is one.
 #[inline(always)]
 const fn lap(position: u64, len: usize) -> u64 {
     if position & len as u64 == 0 { LAP } else { 0 }

@@ -1,14 +1,13 @@
 //! Rings of small descriptors between threads: one producer or many, one consumer.
 //!
-//! A ring has a fixed capacity, in storage of the caller's. It takes no lock, allocates nothing and never waits:
-//! a full ring gives the descriptor back, an empty one says so. Its halves are generic over how they refer to it
-//! (a `&'static`, a `&'a`, an `Arc`). No more halves exist at once than the ring is made for, so safe code cannot
-//! misuse it.
+//! A ring has a fixed capacity, in storage from the caller. It takes no lock, allocates nothing and never waits: a
+//! full ring returns the descriptor, and an empty one reports that it is empty. Its halves are generic over the
+//! reference to the ring (a `&'static`, a `&'a`, an `Arc`). The ring limits the number of its halves, so safe code
+//! cannot misuse it.
 //!
-//! The word of a slot that is published last marks the slot as written. So a descriptor moves with the one cache
-//! line that it lies on, and the consumer polls nothing else. The producer reads how far slots were handed back
-//! only after it has used up all the slots it knew of. The orderings have names and are listed in
-//! [`crate::ordering`].
+//! The last published word of a slot marks the slot as written. So a descriptor moves with its one cache line, and the
+//! consumer polls nothing else. The producer reads the position of returned slots only after it has used all slots that
+//! it knew to be free. The orderings have names, and are listed in [`crate::ordering`].
 //!
 //! ```
 //! use doorbell_hotpath::ring::{Descriptor, Slot, SpscRing, TakeError};

@@ -1,4 +1,4 @@
-//! The memory of rings: slots of words, and what keeps words of different owners apart.
+//! The memory of rings: slots of words, and separate cache lines for words of different owners.
 
 use core::fmt;
 use core::ops::Deref;
@@ -9,9 +9,9 @@ use super::Descriptor;
 use super::descriptor::LAP;
 use crate::ordering::{RING_PUBLISH, RING_TAKE};
 
-/// Keeps what is inside on cache lines of its own.
+/// Keeps a value on separate cache lines.
 ///
-/// Two lines of 64 bytes: processors fetch them in pairs.
+/// It takes two lines of 64 bytes, since processors fetch them in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct OwnLine<T>(pub(super) T);
@@ -25,7 +25,7 @@ impl<T> Deref for OwnLine<T> {
     }
 }
 
-/// Makes constructors that are `const` but where models replace the atomics by such as are not.
+/// Defines constructors that are `const`, except under loom, whose atomics have no `const` constructors.
 macro_rules! const_constructors {
     ($(
         $(#[$attribute:meta])*
@@ -47,8 +47,8 @@ pub(super) use const_constructors;
 
 /// One slot of a ring: 32 bytes, two to a cache line.
 ///
-/// The words are atomic, so that no unsafe is needed. The last one is published behind the
-/// others and carries the lap, which is another one each time round.
+/// The words are atomic, so that no unsafe code is needed. The last word is published after the
+/// others. It carries the lap bit, which changes with each round of the ring.
 #[repr(align(32))]
 pub struct Slot {
     words: [AtomicU64; 4],
@@ -76,19 +76,19 @@ impl Slot {
         }
     }
 
-    /// As many empty slots as the array has places.
+    /// An array of empty slots.
     #[cfg(not(doorbell_loom))]
     pub(super) const fn array<const N: usize>() -> [Self; N] {
         [const { Self::new() }; N]
     }
 
-    /// As many empty slots as the array has places.
+    /// An array of empty slots.
     #[cfg(doorbell_loom)]
     pub(super) fn array<const N: usize>() -> [Self; N] {
         core::array::from_fn(|_| Self::new())
     }
 
-    /// Writes an item in a lap, and publishes it.
+    /// Writes an item with its lap, and publishes it.
     ///
     /// Ordering: `RING_PUBLISH` pairs with `RING_TAKE` in [`read`](Self::read).
     #[inline(always)]
@@ -96,7 +96,7 @@ impl Slot {
         self.witness.write();
         let [a, b, c, last] = &self.words;
         let [x, y, z, carrier] = item.pack(lap);
-        // Relaxed: published by the last.
+        // Relaxed: published by the last word.
         a.store(x, Ordering::Relaxed);
         b.store(y, Ordering::Relaxed);
         c.store(z, Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl Slot {
     #[inline(always)]
     pub(super) fn is_published(&self, lap: u64) -> bool {
         let [.., last] = &self.words;
-        // Relaxed: the read of the item looks again.
+        // Relaxed: reading the item loads the word again.
         last.load(Ordering::Relaxed) & LAP == lap
     }
 
@@ -122,7 +122,7 @@ impl Slot {
             return None;
         }
         self.witness.read();
-        // Relaxed: ordered behind the last.
+        // Relaxed: ordered after the last word.
         Some(Descriptor::unpack([
             a.load(Ordering::Relaxed),
             b.load(Ordering::Relaxed),

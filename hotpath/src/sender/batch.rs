@@ -1,4 +1,4 @@
-//! Several requests for one doorbell, and what is announced with them.
+//! Several requests for one doorbell, with an announcement.
 
 use core::fmt;
 use core::ops::Deref;
@@ -24,9 +24,9 @@ where
     L: Deref<Target = Grants>,
     S: Deref<Target = Statistics>,
 {
-    /// Begins a batch: push requests, then ring once. If many receives are unannounced, their announcement is
-    /// staged in front.
-    // Inlined, like what works on the batch: it then needs no place in memory.
+    /// Begins a batch: push requests, then ring once. If many receives are unannounced, an announcement is staged
+    /// first.
+    // Inlined, like the functions of the batch, so that the batch stays in registers.
     #[inline(always)]
     pub fn stage(&mut self) -> Batch<'_, Q, W> {
         let (mut batch, announcer) = self.open();
@@ -36,14 +36,14 @@ where
         batch
     }
 
-    /// Announces, by a request of its own, the receives that the peer does not know of. Returns `false` if the
-    /// queue is full and they remain unannounced.
+    /// Announces the receives that the peer does not know, by a separate request. Returns `false` if the queue is full, so
+    /// that they remain unannounced.
     ///
-    /// If possibly no signaled request is in flight ([`Sender::has_unreported`]), it posts a signaled announcement
+    /// If there may be no signaled request in flight ([`Sender::has_unreported`]), it posts a signaled announcement
     /// even if the peer knows the count already.
     ///
     /// # Errors
-    /// The device refused it.
+    /// The device refused the announcement.
     pub fn announce(&mut self) -> Result<bool, PostError> {
         if self.flow.announcer.has_left() {
             return Ok(true);
@@ -100,50 +100,51 @@ where
     }
 }
 
-/// Requests staged for one doorbell. Dropping it rings nothing.
+/// Requests staged for one doorbell. Dropping the batch posts nothing.
 pub struct Batch<'q, Q: SendQueue + 'q, W> {
     pub(super) inner: Q::Batch<'q>,
     pub(super) tally: Tally<'q, W>,
 }
 
-/// Limits and counts of the requests of a batch, for the sender once its doorbell rings.
-// Limits are tickets, so that a loop that posts advances one number for all of them.
+/// The limits and counts of a batch, for the sender when the doorbell rings.
+// The limits are tickets, so that a posting loop advances only one number for all of them.
 pub(super) struct Tally<'q, W> {
     marks: Marked<'q>,
     /// The first request.
     first: Ticket,
-    /// The first request that there is no room for. One place of the queue is kept back for an announcement, and is added
-    /// once one is staged.
+    /// The first request without room. One place of the queue is reserved for an announcement, and is added after one is
+    /// staged.
     end: Ticket,
-    /// The first request that may be no message: no later than `end`.
+    /// The first request that must not be a message, for lack of credit: at most `end`.
     messages_end: Ticket,
-    /// Whether the next message was admitted, with nothing staged since.
+    /// Whether the next message was admitted, and nothing was staged since.
     pub(super) is_admitted: bool,
-    /// Requests staged that are no messages.
+    /// The number of staged requests that are not messages.
     others: u32,
-    /// Credits as of the last doorbell, updated when this one rings.
+    /// The credits as of the last doorbell, updated when this one rings.
     credits: &'q mut Credits,
     word: &'q WindowWord<W>,
-    /// The announcement staged in front.
+    /// The announcement that is staged first.
     announced: Option<(u32, Receipt<'q>)>,
     announcements: &'q mut u32,
-    /// Payload bytes of what the caller staged, and how many of it go inline.
+    /// The payload bytes of the caller's requests.
     bytes: u64,
+    /// The number of the caller's inline requests.
     inline: u32,
     statistics: &'q Statistics,
-    /// Unsignaled requests in a row at most.
+    /// The maximum number of consecutive unsignaled requests.
     limit: u32,
     pub(super) limits: &'q Limits,
     unsignaled_max: &'q u32,
-    /// The next request that the policy has signaled: `limit` behind the last that is.
+    /// The next request that has to be signaled: `limit` after the last signaled one.
     signaled: Ticket,
-    /// Unsignaled requests in a row as of the last doorbell, updated when this one rings.
+    /// The number of consecutive unsignaled requests as of the last doorbell, updated when this one rings.
     unsignaled: &'q mut u32,
     fetches_end: &'q mut u64,
 }
 
 impl<W: Deref<Target: Window>> Tally<'_, W> {
-    /// Whether the next request may be staged, as far as room and credits go.
+    /// Checks room and credits for the next request.
     #[inline(always)]
     pub(super) fn admit(&mut self, next: Ticket, mark: Mark) -> Result<(), PushError> {
         let end = match mark {
@@ -156,7 +157,7 @@ impl<W: Deref<Target: Window>> Tally<'_, W> {
         self.admit_late(next)
     }
 
-    /// Whether it may be staged by what the peer announced meanwhile.
+    /// Checks room and credits again, with the peer's latest announcement.
     #[inline]
     fn admit_late(&mut self, next: Ticket) -> Result<(), PushError> {
         let reason = if next >= self.end {
@@ -172,13 +173,13 @@ impl<W: Deref<Target: Window>> Tally<'_, W> {
         Err(reason)
     }
 
-    /// Whether the policy has this request signaled, whatever follows it.
+    /// Whether this request has to be signaled, whatever follows it.
     #[inline(always)]
     pub(super) fn is_signal_due(&self, ticket: Ticket) -> bool {
         ticket >= self.signaled
     }
 
-    /// How many in a row are not signaled in front of the next request.
+    /// The number of consecutive unsignaled requests before the next request.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "never more than the limit")]
     const fn unsignaled(&self, next: Ticket) -> u32 {
@@ -192,13 +193,13 @@ impl<W: Deref<Target: Window>> Tally<'_, W> {
         self.signaled = ticket.forward(1).forward(self.limit.into());
     }
 
-    /// The messages that were sent, once the so many that are staged are.
+    /// The count of sent messages after the `staged` requests are posted.
     #[inline(always)]
     const fn sent(&self, staged: u32) -> u32 {
         self.credits.sent().wrapping_add(staged.wrapping_sub(self.others))
     }
 
-    /// Notes a request of the caller that was staged, with these flags.
+    /// Notes a staged request of the caller.
     #[inline(always)]
     pub(super) fn note_own(&mut self, ticket: Ticket, mark: Mark, flags: PostFlags, bytes: u64) {
         self.note(ticket, mark, flags);
@@ -225,11 +226,11 @@ impl<W: Deref<Target: Window>> Tally<'_, W> {
 }
 
 impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
-    /// Stages one request; whether it is signaled is the policy's. See [`SendBatch::push`](doorbell_core::provider::SendBatch::push).
+    /// Stages one request; the policy decides whether it is signaled. See [`SendBatch::push`](doorbell_core::provider::SendBatch::push).
     ///
     /// # Errors
-    /// [`Refused`] hands the slots back with the reason.
-    // If the operation is known at compile time, as nearly everywhere, little of this remains.
+    /// [`Refused`] returns the slots with the reason.
+    // If the operation is known at compile time, as nearly everywhere, little of this code remains.
     #[inline(always)]
     pub fn push<const N: usize>(
         &mut self,
@@ -263,14 +264,14 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         Ok(ticket)
     }
 
-    /// Stages one request of ranges of windows; whether it is signaled is the policy's. See
+    /// Stages one request with ranges of windows; the policy decides whether it is signaled. See
     /// [`SendBatch::push_ranges`](doorbell_core::provider::SendBatch::push_ranges).
     ///
-    /// The bytes that a READ or an atomic brings back are in the ranges. So the slots of each such request are spent as it is retired, and
-    /// none is kept.
+    /// A READ or an atomic returns its data into the ranges. So the slots of such a request are passed to `spent` when it is retired, not to
+    /// `kept`.
     ///
     /// # Errors
-    /// As for [`Batch::push_inline`]. Or a range does not lie within its window, or the window is of another protection domain.
+    /// As for [`Batch::push_inline`]. Or a range is not within its window, or the window belongs to another protection domain.
     #[inline(always)]
     pub fn push_ranges<const N: usize>(
         &mut self,
@@ -287,11 +288,11 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         Ok(ticket)
     }
 
-    /// Stages one request whose bytes are the caller's own and go inline.
+    /// Stages one request with inline bytes of the caller.
     ///
     /// # Errors
-    /// The queue is full, the peer has no receive for it, the bytes are too many, or the
-    /// operation brings data back.
+    /// The queue is full, the peer has no receive for it, there are too many bytes, or the
+    /// operation returns data.
     #[inline]
     pub fn push_inline(
         &mut self,
@@ -308,7 +309,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         Ok(ticket)
     }
 
-    /// How many requests the caller staged.
+    /// The number of requests that the caller staged.
     #[must_use]
     #[inline]
     pub fn staged(&self) -> u32 {
@@ -316,8 +317,8 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         self.inner.staged().saturating_sub(announcement)
     }
 
-    /// Has the last request that the caller staged signaled, whatever the policy: for those of whom
-    /// nobody posts another before they are known done.
+    /// Makes the last staged request of the caller signaled, whatever the policy. This is for a
+    /// caller that posts nothing more before the request is known as done.
     #[inline]
     pub fn signal_last(&mut self) {
         if self.staged() > 0 {
@@ -326,11 +327,11 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         }
     }
 
-    /// Rings the doorbell once for all that is staged; says how many were posted.
+    /// Rings the doorbell once for all staged requests. Returns the number of posted requests of the caller.
     ///
     /// # Errors
-    /// The device took only part. `unposted` gets the slots of the rest, in order. If it panics, the slots it did not get
-    /// go home, and everything is counted as if it had not.
+    /// The device accepted only a part. `unposted` gets the slots of the rest, in order. If it panics, the slots that it did not
+    /// get return to their arena, and all counts are still right.
     #[inline(always)]
     pub fn ring_returning(mut self, unposted: impl FnMut(Ticket, Q::Slot)) -> Result<u32, PostError> {
         if self.staged() == 0 {
@@ -343,16 +344,16 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         self.post(unposted)
     }
 
-    /// Rings the doorbell once for all that is staged; says how many were posted.
+    /// Rings the doorbell once for all staged requests. Returns the number of posted requests of the caller.
     ///
     /// # Errors
-    /// The device took only part; the slots of the rest went home.
+    /// The device accepted only a part; the slots of the rest returned to their arena.
     #[inline(always)]
     pub fn ring(self) -> Result<u32, PostError> {
         self.ring_returning(|_, slot| drop(slot))
     }
 
-    /// Stages an announcement, in the place that is kept back, where that is free.
+    /// Stages an announcement in the reserved place, if it is free.
     #[inline(always)]
     fn announce(&mut self, announcement: Announcement<'q>) {
         let flags = PostFlags::empty();
@@ -371,7 +372,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         }
     }
 
-    /// Has the request just staged signaled where the policy has it; says with which flags it goes.
+    /// Makes the last staged request signaled if it has to be. Returns its flags.
     #[inline(always)]
     pub(super) fn signal(&mut self, ticket: Ticket, flags: PostFlags) -> PostFlags {
         if self.tally.is_signal_due(ticket) {
@@ -381,7 +382,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         flags
     }
 
-    /// Posts what is staged, and notes what was posted of it: before `unposted` is called, which may panic.
+    /// Posts the staged requests, and notes the posted ones before `unposted` is called, which may panic.
     #[inline(always)]
     fn post(self, unposted: impl FnMut(Ticket, Q::Slot)) -> Result<u32, PostError> {
         let Self { inner, tally } = self;
@@ -424,7 +425,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     }
 }
 
-/// The notes for a doorbell of which the device takes only a part.
+/// The notes for a doorbell of which the device accepts only a part.
 struct Refusal<'r, 'q> {
     marks: Marked<'q>,
     last: u64,
@@ -437,10 +438,10 @@ struct Refusal<'r, 'q> {
 }
 
 impl Refusal<'_, '_> {
-    /// Notes what was posted, and completes the error: an announcement is none of the caller's requests.
+    /// Notes the posted requests, and corrects the error, which must not count an announcement.
     #[cold]
     fn note(self, error: &mut PostError) {
-        // The bytes of the part that went are not known: the doorbell alone is counted.
+        // The bytes of the posted part are unknown, so only the doorbell and its requests are counted.
         self.statistics.doorbell(error.posted, 0, 0);
         self.statistics.refused.add(1);
         if error.posted != 0 {
@@ -461,7 +462,7 @@ impl Refusal<'_, '_> {
     }
 }
 
-/// How many messages are among the requests that were not posted, the last ones staged.
+/// The number of messages among the unposted requests, which were staged last.
 #[cold]
 fn unposted_messages(marks: Marked<'_>, last: u64, unposted: u32) -> u32 {
     (0..u64::from(unposted))

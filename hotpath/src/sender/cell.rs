@@ -1,4 +1,4 @@
-//! Messages that are written in place, in the cells of the send queue.
+//! Messages that are written in place, in cells of the send queue.
 
 use core::fmt;
 use core::ops::Deref;
@@ -16,13 +16,13 @@ use crate::Statistics;
 use crate::credits::Grants;
 use crate::marks::{Mark, Marked};
 
-/// The cell of a message that could be posted by itself now. Dropping it posts nothing.
+/// The cell of a message that may be posted alone now. Dropping it posts nothing.
 pub struct LoneCell<'s, Q: SendQueue + 's> {
     inner: Q::Cell<'s>,
     marks: Marked<'s>,
     limits: &'s Limits,
     notes: Notes<'s>,
-    /// With so many unsignaled requests before it, it is signaled.
+    /// With this many unsignaled requests before it, the request is signaled.
     unsignaled_limit: u32,
 }
 
@@ -34,10 +34,10 @@ where
     L: Deref<Target = Grants>,
     S: Deref<Target = Statistics>,
 {
-    /// Lends the cell of the next message, if that could be posted by itself now.
+    /// Lends the cell of the next message, if the message may be posted alone now.
     ///
-    /// Receives that would be announced beside the message are announced here, since an announcement takes a place in front of
-    /// it, and so its cell.
+    /// An announcement that is due with the message is posted here, since it takes the place before the message, and so
+    /// the next cell.
     ///
     /// # Errors
     /// As for [`Batch::cell`].
@@ -60,7 +60,7 @@ where
         })
     }
 
-    /// Announces receives before a cell is lent. If that fails they stay due, and the next poll announces them.
+    /// Announces receives before a cell is lent. If that fails, they stay due, and the next poll announces them.
     #[cold]
     fn announce_in_front(&mut self) {
         let _ = self.announce();
@@ -68,16 +68,16 @@ where
 }
 
 impl<Q: SendQueue> LoneCell<'_, Q> {
-    /// All its bytes, which hold what an earlier request left there.
+    /// All bytes of the cell, with the content that an earlier request left.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         self.inner.bytes()
     }
 
-    /// Posts one request of its first `len_bytes`. Whether it is signaled is the policy's.
+    /// Posts one request of the first `len_bytes`. The policy decides whether it is signaled.
     ///
     /// # Errors
-    /// The cell has fewer bytes, the peer takes no message as long, or the operation brings data back. Or the device refused.
+    /// The cell has fewer bytes, the message is too long for the peer, or the operation returns data. Or the device refused it.
     #[inline(always)]
     pub fn post(
         mut self,
@@ -105,18 +105,18 @@ impl<Q: SendQueue> LoneCell<'_, Q> {
 }
 
 impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
-    /// How many bytes each cell of the queue has; 0 where it has none.
+    /// The bytes of each cell of the queue, or 0 if it has none.
     #[must_use]
     #[inline(always)]
     pub fn cell_bytes(&self) -> u32 {
         self.inner.cell_bytes()
     }
 
-    /// Lends the cell of the next message, if that could be staged now: all its bytes, to be written in place and sent by
+    /// Lends all bytes of the next message's cell, if the message may be staged now. They are written in place and sent by
     /// [`Batch::push_cell`].
     ///
     /// # Errors
-    /// The queue is full, has no cells, or takes no requests in its state. Or the peer has no receive for the message.
+    /// The queue is full, has no cells, or does not accept requests in its state. Or the peer has no receive for the message.
     #[inline(always)]
     pub fn cell(&mut self) -> Result<&mut [u8], PushError> {
         self.tally.admit(self.inner.next(), Mark::Message)?;
@@ -125,16 +125,16 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         Ok(cell)
     }
 
-    /// The cell that [`Batch::cell`] lent, as long as nothing was staged since.
+    /// The cell that [`Batch::cell`] lent, if nothing was staged since.
     #[inline(always)]
     pub fn claimed(&mut self) -> &mut [u8] {
         self.inner.cell().unwrap_or_default()
     }
 
-    /// Stages one request of the first `len_bytes` of that cell. Whether it is signaled is the policy's.
+    /// Stages one request of the first `len_bytes` of that cell. The policy decides whether it is signaled.
     ///
     /// # Errors
-    /// As for [`Batch::cell`]. Or the cell has fewer bytes, the peer takes no message as long, or the operation brings data back.
+    /// As for [`Batch::cell`]. Or the cell has fewer bytes, the message is too long for the peer, or the operation returns data.
     #[inline(always)]
     pub fn push_cell(
         &mut self,

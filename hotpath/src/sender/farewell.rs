@@ -1,4 +1,4 @@
-//! Requests beside messages: farewell, and a probe whether the peer is alive.
+//! Control requests: the farewell, and a probe of the peer's device.
 
 use core::ops::Deref;
 
@@ -12,11 +12,11 @@ use crate::credits::Grants;
 use crate::marks::Mark;
 use crate::{FirstCause, Statistics};
 
-/// The immediate of a farewell. An application may use the same number: a farewell is recognized by its count,
-/// too.
+/// The immediate value of a farewell. An application may use the same value: a farewell is also checked by its
+/// count.
 pub const FAREWELL: u32 = 0x6661_7265;
 
-/// Its bytes: the peer's word.
+/// The bytes of a farewell: the peer's word.
 pub const FAREWELL_BYTES: usize = 8;
 
 impl<Q, Bytes, W, L, S> Sender<Q, Bytes, W, L, S>
@@ -27,8 +27,8 @@ where
     L: Deref<Target = Grants>,
     S: Deref<Target = Statistics>,
 {
-    /// Says farewell after all posted requests, by one signaled request that takes a receive of the peer and
-    /// carries the number of messages. No message is accepted afterwards, and no receives are announced.
+    /// Posts a farewell after all posted requests: one signaled request that consumes a receive of the peer and
+    /// carries the number of messages. Afterwards no message is accepted, and no receives are announced.
     ///
     /// # Errors
     /// The peer has no receive left, the queue is full, or the device refused.
@@ -46,8 +46,8 @@ where
         Ok(())
     }
 
-    /// Writes a farewell into the peer's word, if the peer has no receive for one. The peer finds it once the
-    /// connection fails there.
+    /// Posts a farewell that is only written into the peer's word, for a peer without a receive for it. The peer finds
+    /// it when its end of the connection fails.
     ///
     /// # Errors
     /// The queue is full, or the device refused.
@@ -58,7 +58,7 @@ where
         Ok(())
     }
 
-    /// Asks the peer's device for a sign of life, by a request of no bytes that is signaled.
+    /// Posts a probe, which the peer's device answers: a signaled WRITE of zero bytes.
     ///
     /// # Errors
     /// The queue is full, or the device refused.
@@ -70,8 +70,8 @@ where
         Ok(())
     }
 
-    /// Notes that the last probe has no answer within the caller's patience: the cause of the failure that the caller brings about,
-    /// unless another one is known.
+    /// Notes that the last probe was not answered in the caller's time. This becomes the cause of the failure, unless another cause is
+    /// known.
     pub fn note_unanswered(&mut self) {
         if let Known::Probed(ticket) = self.known {
             self.note_failed(FirstCause {
@@ -82,28 +82,28 @@ where
         }
     }
 
-    /// Accepts no message any more, whatever the peer announces, and announces nothing.
+    /// Stops accepting messages, whatever the peer announces, and stops announcing receives.
     pub fn leave(&mut self) {
         self.flow.credits.revoke();
         self.flow.announcer.note_left();
     }
 
-    /// Whether farewell was said, or the peer's was heard.
+    /// Whether a farewell was posted, or [`Sender::leave`] was called because of the peer's.
     #[must_use]
     pub const fn has_left(&self) -> bool {
         self.flow.announcer.has_left()
     }
 
-    /// Whether the last request that was posted is a probe, and is in flight.
+    /// Whether the last posted request is a probe that is in flight.
     pub fn awaits_probe(&mut self) -> bool {
         let Known::Probed(probe) = self.known else {
             return false;
         };
-        // Completions come in order: the last request is in flight if any of those is that are not the caller's.
+        // Completions are in order, so the probe, as the last request, is in flight if any control request is.
         self.announcements != 0 && self.queue.stage().next() == probe.forward(1)
     }
 
-    /// Returns a count that moves whenever a message or an announcement goes out.
+    /// Returns a count that changes whenever a message or an announcement is posted.
     #[must_use]
     pub const fn went_out(&self) -> u32 {
         self.flow
@@ -112,7 +112,7 @@ where
             .wrapping_add(self.flow.announcer.announced())
     }
 
-    /// Posts so many of the announcer's bytes by a signaled request that is not the caller's.
+    /// Posts `length` of the announcer's bytes by a signaled control request.
     fn post_aside(&mut self, operation: Operation, length: usize) -> Result<Ticket, UnpostedReason> {
         let bytes = self.flow.announcer.bytes();
         let bytes = bytes.get(..length).unwrap_or_default();
@@ -125,7 +125,7 @@ where
         self.statistics.doorbell(posted, 0, 0);
         if posted > 0 {
             self.announcements = self.announcements.saturating_add(1);
-            // A device that refuses it without saying so may have it or not, and then no completion comes.
+            // On an error it is unknown whether the device has the request, so a completion may never come.
             self.unsignaled = if outcome.is_ok() { 0 } else { UNREPORTED };
         }
         if let Err(error) = outcome {

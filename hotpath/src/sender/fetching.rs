@@ -1,18 +1,18 @@
-//! A READ into memory of no length: it fetches what its address reaches.
+//! A READ into slots without a length: it fetches all bytes of its address.
 
 use doorbell_core::provider::{Operation, Refused, Slot};
 
 use super::limits::Limits;
 
-/// A READ into slots none of which has a length yet.
+/// A READ into slots that all have length zero.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetching {
-    /// Bytes that its address reaches.
+    /// The number of bytes to fetch at most.
     bytes_max: u64,
 }
 
 impl Fetching {
-    /// The length of a request whose slots have so many bytes; `None` where it is another.
+    /// Returns a value if the request is a READ and its slots have zero bytes in all.
     #[inline(always)]
     pub(super) fn of(operation: Operation, bytes: u64, limits: &Limits) -> Option<Self> {
         match operation {
@@ -23,7 +23,7 @@ impl Fetching {
         }
     }
 
-    /// Sets the lengths, slot by slot up to its capacity; says how many bytes that are in all.
+    /// Sets the lengths, slot by slot, each up to its capacity. Returns the total.
     #[inline]
     pub(super) fn set_lengths<S: Slot>(self, slots: &mut [S]) -> u64 {
         let mut left = self.bytes_max;
@@ -37,7 +37,7 @@ impl Fetching {
     }
 }
 
-/// The refused request as it came: without lengths, where it had none.
+/// Restores a refused request: its slots get length zero again if they had it before.
 #[inline(always)]
 pub(super) fn undone<S: Slot, const N: usize>(
     fetching: Option<Fetching>,

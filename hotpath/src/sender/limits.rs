@@ -1,27 +1,27 @@
-//! The limits of a request, by which one that would be refused later is refused when it is posted.
+//! The limits of a request. A request that would fail later is refused when it is posted.
 
 use doorbell_core::provider::{
     ATOMIC_BYTES, DomainId, Operation, PostFlags, PushError, REQUEST_BYTES_MAX, RemoteAddress, Slot, Window,
     WindowRange,
 };
 
-/// The most that a peer takes, and that the device carries.
+/// The limits of the peer and of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Bytes of a message: what each of the peer's receives holds.
+    /// The maximum bytes of a message: the size of the peer's receives.
     pub message_bytes_max: u32,
-    /// Bytes of any request: what the device carries.
+    /// The maximum bytes of any request on the device.
     pub request_bytes_max: u32,
-    /// READs and atomics that may be under way, as was agreed; with none each of them is refused.
+    /// The negotiated number of READs and atomics in flight; if it is zero, they are refused.
     pub rd_atomic_max: u8,
     /// Whether the device has atomics.
     pub atomics: bool,
-    /// The protection domain of the queue pair, whose memory alone it may use.
+    /// The protection domain of the queue pair, which may use only memory of this domain.
     pub domain: DomainId,
 }
 
 impl RequestLimits {
-    /// For a queue pair of this domain, where nothing is known of the peer, nor of the device.
+    /// The limits of a queue pair of this domain, without any knowledge of the peer and the device.
     #[must_use]
     pub const fn of_memory(domain: DomainId) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl RequestLimits {
     }
 }
 
-/// The limits, as they are compared with.
+/// The limits in the form in which they are compared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     message_bytes_max: u64,
@@ -58,13 +58,13 @@ impl Limits {
         }
     }
 
-    /// Whether a request of so many bytes may be posted, as far as can be known of it.
-    // With a known operation one comparison is left of it, or two.
+    /// Checks that a request of `bytes` bytes may be posted, as far as is known here.
+    // For an operation that is known at compile time, one or two comparisons remain.
     #[inline(always)]
     pub(super) fn check(&self, operation: Operation, bytes: u64) -> Result<(), PushError> {
         let may_be_posted = match operation {
             Operation::Send | Operation::SendWithImmediate(_) if bytes <= self.message_bytes_max => true,
-            // The operation itself is then needed nowhere.
+            // This path does not need the operation itself.
             Operation::Send | Operation::SendWithImmediate(_) => return Err(self.too_long_message(bytes)),
             Operation::Write(remote) | Operation::WriteWithImmediate(remote, _) => {
                 bytes <= u64::from(remote.write_bytes_max()) && bytes <= self.request_bytes_max
@@ -86,7 +86,7 @@ impl Limits {
         }
     }
 
-    /// Whether slots may be posted here. An inline payload is copied by the processor, and no key is looked at (S8).
+    /// Checks that slots may be posted here. The processor copies inline bytes, so their key is not checked (S8).
     #[inline(always)]
     pub(super) fn check_memory<S: Slot>(&self, slots: &[S], flags: PostFlags) -> Result<(), PushError> {
         let is_ours = slots.iter().all(|slot| slot.domain() == self.domain);
@@ -97,7 +97,7 @@ impl Limits {
         }
     }
 
-    /// Whether a request of these ranges may be posted, as far as can be known of it; how many bytes they have.
+    /// Checks that a request with these ranges may be posted, as far as is known here. Returns the bytes of the ranges.
     #[inline]
     pub(super) fn check_ranges<W: Window>(
         &self,
@@ -115,20 +115,20 @@ impl Limits {
         }
     }
 
-    /// Bytes of any request.
+    /// The maximum bytes of any request.
     #[inline(always)]
     pub(super) const fn request_bytes_max(&self) -> u64 {
         self.request_bytes_max
     }
 
-    /// Why a message of so many bytes is refused.
+    /// The error for a message of `bytes` bytes that is too long.
     #[cold]
     #[inline(never)]
     fn too_long_message(&self, bytes: u64) -> PushError {
         too_long(bytes, self.message_bytes_max)
     }
 
-    /// Why such a request is refused.
+    /// The error for a request that `check` refuses.
     #[cold]
     #[inline(never)]
     fn refusal(&self, operation: Operation, bytes: u64) -> PushError {
@@ -161,13 +161,13 @@ impl Limits {
     }
 }
 
-/// Whether a READ is granted, be it of no bytes: an address of no bytes grants it to nobody else either.
+/// Whether the address grants READs, also of zero bytes. An address of zero bytes has no rights, and grants empty READs.
 #[inline(always)]
 const fn grants_reads(remote: RemoteAddress) -> bool {
     remote.read_bytes_max() > 0 || (remote.write_bytes_max() | remote.atomic_bytes_max()) == 0
 }
 
-/// The bits of an address that are zero where it is a multiple of an atomic's word.
+/// The bits that are zero in the address of an aligned word.
 const ALIGN_MASK: u64 = (ATOMIC_BYTES as u64).wrapping_sub(1);
 
 #[inline(always)]
@@ -182,7 +182,7 @@ fn too_long(bytes: u64, bytes_max: u64) -> PushError {
     }
 }
 
-/// The reason for an address that reaches fewer bytes than the request has.
+/// The error for an address that covers fewer bytes than the request.
 fn out_of_window(remote: RemoteAddress, bytes: u64, bytes_max: u32) -> PushError {
     let reaches = remote
         .write_bytes_max()

@@ -1,4 +1,4 @@
-//! A request that has a doorbell of its own.
+//! A request that is posted alone.
 
 use core::ops::Deref;
 
@@ -14,13 +14,13 @@ use crate::Statistics;
 use crate::credits::{Credits, Grants};
 use crate::marks::Mark;
 
-/// A request that was not posted by itself.
+/// A single request that was not posted.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Unposted<S> {
-    /// Why.
+    /// The reason.
     pub reason: UnpostedReason,
-    /// Its slot. `None` where the device refused without saying which request: it may have it.
+    /// The slot. `None` if the device refused without naming a request, so that it may have the slot.
     pub slot: Option<S>,
 }
 
@@ -41,11 +41,11 @@ where
     L: Deref<Target = Grants>,
     S: Deref<Target = Statistics>,
 {
-    /// Posts one request by itself: as a batch of one, and with less to set up. Whether it is
-    /// signaled is the policy's.
+    /// Posts one request alone: like a batch of one, but with less set-up. The policy decides whether
+    /// it is signaled.
     ///
     /// # Errors
-    /// [`Unposted`] has the reason, and mostly the slot.
+    /// [`Unposted`] has the reason, and usually the slot.
     #[inline(always)]
     pub fn post_one(
         &mut self,
@@ -101,7 +101,7 @@ where
         }
     }
 
-    /// Posts one request by itself whose bytes are the caller's own and go inline.
+    /// Posts one request alone, with inline bytes of the caller.
     ///
     /// # Errors
     /// As for [`Batch::push_inline`](crate::Batch::push_inline) and [`Batch::ring`](crate::Batch::ring).
@@ -137,7 +137,7 @@ where
         }
     }
 
-    /// Posts one request of ranges of windows by itself.
+    /// Posts one request with ranges of windows alone.
     ///
     /// # Errors
     /// As for [`Batch::push_ranges`](crate::Batch::push_ranges) and [`Batch::ring`](crate::Batch::ring).
@@ -154,7 +154,7 @@ where
         Ok(ticket)
     }
 
-    /// Posts one request with receives announced in front.
+    /// Posts one request after an announcement of receives.
     #[cold]
     fn post_behind_announcement(
         &mut self,
@@ -177,7 +177,7 @@ where
         }
     }
 
-    /// Whether a message could be posted by itself now, as far as room and credits go. One that could not counts as refused:
+    /// Checks room and credits for a message that is posted alone. A message without credit counts as refused, see
     /// [`Sender::wants_credits`].
     ///
     /// # Errors
@@ -187,7 +187,7 @@ where
         self.admit_one(Mark::Message)
     }
 
-    /// Whether a request may be posted by itself, as far as room and credits go.
+    /// Checks room and credits for a request that is posted alone.
     #[inline(always)]
     pub(super) fn admit_one(&mut self, mark: Mark) -> Result<(), PushError> {
         let credits = &mut self.flow.credits;
@@ -202,19 +202,19 @@ where
         Err(refused)
     }
 
-    /// The flags of a request that has a doorbell of its own.
+    /// The flags of a request that is posted alone.
     #[inline(always)]
     fn flags_of_one(&self, flags: PostFlags) -> PostFlags {
         flags_of_one(flags, self.unsignaled, self.unsignaled_alone_limit)
     }
 
-    /// Notes that a request was posted by a doorbell of its own.
+    /// Notes that a request was posted alone.
     #[inline(always)]
     fn note_one(&mut self, mark: Mark, flags: PostFlags, bytes: u64) {
         self.notes().posted(mark, flags, bytes);
     }
 
-    /// Notes that the device refused it: it may have it all the same.
+    /// Notes that the device refused the request, though it may have it.
     #[cold]
     fn note_none(&mut self, mark: Mark, error: &PostError) {
         self.notes().refused(mark, error);
@@ -230,7 +230,7 @@ where
     }
 }
 
-/// The flags of a request that has a doorbell of its own, with so many unsignaled ones before it.
+/// The flags of a request that is posted alone, with `unsignaled` unsignaled ones before it.
 #[inline(always)]
 fn flags_of_one(flags: PostFlags, unsignaled: u32, unsignaled_limit: u32) -> PostFlags {
     if unsignaled >= unsignaled_limit {
@@ -240,7 +240,7 @@ fn flags_of_one(flags: PostFlags, unsignaled: u32, unsignaled_limit: u32) -> Pos
     }
 }
 
-/// Notes of a request that has a doorbell of its own.
+/// The notes of a request that is posted alone.
 pub(super) struct Notes<'s> {
     pub(super) statistics: &'s Statistics,
     pub(super) credits: &'s mut Credits,
@@ -248,20 +248,20 @@ pub(super) struct Notes<'s> {
 }
 
 impl Notes<'_> {
-    /// Its flags, where one with so many unsignaled ones before it is signaled.
+    /// The flags of the request, which is signaled at the limit of unsignaled ones before it.
     #[inline(always)]
     pub(super) fn flags(&self, flags: PostFlags, unsignaled_limit: u32) -> PostFlags {
         flags_of_one(flags, *self.unsignaled, unsignaled_limit)
     }
 
-    /// It was posted.
+    /// Notes that the request was posted.
     #[inline(always)]
     pub(super) fn posted(self, mark: Mark, flags: PostFlags, bytes: u64) {
         self.statistics.doorbell_of_one(bytes);
         if flags.contains(PostFlags::INLINE) {
             self.statistics.inline.add(1);
         }
-        // Below the limit, where it is not signaled.
+        // If it is not signaled, the count is below the limit, so it does not wrap.
         *self.unsignaled = if flags.contains(PostFlags::SIGNALED) {
             0
         } else {
@@ -270,13 +270,13 @@ impl Notes<'_> {
         self.sent(mark);
     }
 
-    /// The device refused it: it may have it all the same.
+    /// Notes that the device refused the request, though it may have it.
     #[cold]
     pub(super) fn refused(self, mark: Mark, error: &PostError) {
         self.statistics.doorbell(error.posted, 0, 0);
         self.statistics.refused.add(1);
         if error.posted != 0 {
-            // As for a batch of which part was refused.
+            // As for a partly refused batch.
             *self.unsignaled = UNREPORTED;
             self.sent(mark);
         }

@@ -1,4 +1,4 @@
-//! Actions that a session wants done.
+//! The actions of a session, which its caller executes.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::session::{Epoch, Kept, Retained, SESSION_RAILS_MAX};
 use crate::wire::{SESSION_HEADER_BYTES, SessionHeader};
 use crate::{Deadline, Instant};
 
-/// Delay before an action that could not be done is tried again.
+/// The delay before an action that could not be done is repeated.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
 
 impl<O, I> Session<O, I>
@@ -18,35 +18,35 @@ where
     O: AsRef<[Retained]> + AsMut<[Retained]>,
     I: AsRef<[Kept]> + AsMut<[Kept]>,
 {
-    /// Begins a turn: rails that took no more are tried again.
+    /// Begins a turn: rails that had no room are tried again.
     pub fn begin_turn(&mut self) {
         for rail in self.rails_mut() {
             rail.is_blocked = false;
         }
     }
 
-    /// Holds messages back from the rails whose bits are set, until it is called again. All else of the session goes on: what keeps a
-    /// rail, acknowledgements, and the farewell.
+    /// Holds messages back from the rails whose bits are set, until the next call. Heartbeats, acknowledgements and the farewell are still
+    /// sent.
     pub fn hold(&mut self, rails: u8) {
         for (index, rail) in (0..SESSION_RAILS_MAX).zip(&mut self.rails) {
             rail.is_held = rails & (1 << index) != 0;
         }
     }
 
-    /// Bytes that were posted on a rail and are not done.
+    /// The bytes that were posted on a rail and are not completed.
     pub fn backlog_bytes(&self, rail: u8) -> u64 {
         self.rails
             .get(usize::from(rail))
             .map_or(0, |rail| rail.backlog_bytes)
     }
 
-    /// The time after which a rail is done with what was posted on it and so many bytes more, in a unit that is the same for all rails.
+    /// The time after which a rail is done with its posted bytes and `bytes` more, in a unit that is the same for all rails.
     pub fn done_after(&self, rail: u8, bytes: u32) -> u128 {
         let rail = self.rails.get(usize::from(rail));
         rail.map_or(u128::MAX, |rail| done_after(rail, bytes))
     }
 
-    /// Returns the next action, until there is none. `random` is drawn anew for each call, or at least for each turn.
+    /// Returns the next action, until there is none. `random` is a new random number for each call, or at least for each turn.
     pub fn poll_action(&mut self, now: Instant, random: u64) -> Option<Action> {
         self.look_at_deadlines(now);
         for index in 0..self.rails_end {
@@ -66,7 +66,7 @@ where
     fn look_at_deadlines(&mut self, now: Instant) {
         match self.phase {
             Phase::Beginning { until } | Phase::Recovering { until } if until.has_passed(now) => {
-                // If one address leads to two hosts, one of them may still be the peer; its time to answer is over.
+                // One address may lead to two hosts, one of which is the peer. But its time to answer is over.
                 let is_another = self.rails.iter().any(|rail| rail.leads_elsewhere);
                 self.end(match is_another {
                     true => FinalReason::PeerRestarted,
@@ -137,7 +137,7 @@ where
 
     fn look_for_stall(&mut self, now: Instant) {
         let silent = Deadline::after(self.progress_at, self.config.stalled_after).has_passed(now);
-        // While a rail is in doubt, the peer's transport is not reported to answer.
+        // A suspect rail does not show that the peer's transport answers.
         let answers = self
             .rails()
             .iter()
@@ -236,8 +236,8 @@ where
         }
     }
 
-    /// Notes that an action may or may not be posted. The peer may have the fragment, and may acknowledge it on another
-    /// connection. The caller has to fail this connection, on which no completion will report it.
+    /// Notes that it is unknown whether an action was posted. The peer may have the fragment, and may acknowledge it on
+    /// another connection. The caller has to fail this connection, since no completion may come.
     pub fn in_doubt(&mut self, action: &Action, now: Instant) {
         if let Action::Transmit { rail, fragment, .. } = *action {
             self.begin_waiting(now);
@@ -245,15 +245,15 @@ where
         }
     }
 
-    /// Notes that the peer's progress is awaited from now on, where nothing was sent that it has not taken.
+    /// Notes that the peer's progress is awaited from now on, if no earlier fragment is unacknowledged.
     fn begin_waiting(&mut self, now: Instant) {
         if !self.outbox.has_sent() {
             self.progress_at = now;
         }
     }
 
-    /// Notes that the caller posted a request of its own on a rail, of so many bytes. It is awaited like the rest, and
-    /// has to be reported to [`Session::completed`].
+    /// Notes that the caller posted another request of `bytes` bytes on a rail. The session awaits its completion like all
+    /// others, and the caller reports it to [`Session::completed`].
     pub fn posted_beside(&mut self, rail: u8, bytes: u64, now: Instant) {
         if let Some(rail) = self.rail_mut(rail) {
             rail.outstanding = rail.outstanding.saturating_add(1);
@@ -262,21 +262,21 @@ where
         }
     }
 
-    /// Whether the caller may post a request of its own on a rail now.
+    /// Whether the caller may post another request on a rail now.
     pub fn takes_beside(&self, rail: u8) -> bool {
         let rail = self.rails.get(usize::from(rail));
         rail.is_some_and(|rail| rail.is_usable() && !rail.is_blocked) && self.is_connected()
     }
 
-    /// Notes that the peer lent memory over a rail's connection of this epoch: fragments that are written may go over it.
+    /// Notes that the peer lent memory over a rail's connection of this epoch, so that fragments can be written over it.
     pub fn lent(&mut self, rail: u8, epoch: Epoch) {
         if let Some(rail) = self.rail_mut(rail).filter(|rail| rail.epoch == epoch) {
             rail.takes_placed = rail.is_attached();
         }
     }
 
-    /// Gives up a rail's connection of this epoch or an earlier one, as the peer has done. Without such a connection,
-    /// this changes nothing.
+    /// Gives up a rail's connection of this epoch or an earlier one, because the peer did. Without such a connection,
+    /// this call changes nothing.
     pub fn given_up(&mut self, rail: u8, through: Epoch, now: Instant, random: u64) {
         let has_connection = self.rail_mut(rail).is_some_and(|rail| rail.has_connection());
         if has_connection && self.rail_epoch(rail) <= through {
@@ -284,7 +284,7 @@ where
         }
     }
 
-    /// Notes that a rail takes no more for now.
+    /// Notes that a rail has no room for now.
     pub fn blocked(&mut self, rail: u8) {
         if let Some(rail) = self.rail_mut(rail) {
             rail.is_blocked = true;
@@ -300,8 +300,8 @@ where
         }
     }
 
-    /// The moment before which it has nothing to do, if nothing is reported to it and no call changes it. `None` if that is not known,
-    /// as long as it has no rail, is being closed, or has something to post that a rail does not take.
+    /// The time until which the session has nothing to do, if nothing is reported to it and no call changes it. `None` if that is
+    /// unknown: the session has no rail, is closing, or has something to post that no rail takes now.
     pub fn rests_until(&mut self, now: Instant) -> Option<Deadline> {
         let end = self.outbox.oldest().plus(self.peer_window);
         let awaits_rails = self.rails().iter().any(|rail| rail.is_blocked || rail.must_shut);
@@ -312,7 +312,7 @@ where
         self.due().filter(|due| !due.has_passed(now))
     }
 
-    /// When to poll again at the latest, if nothing happens before. `None` where it is over.
+    /// The latest time to poll again if nothing happens before. `None` if the session is over.
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
         if self.over().is_some() {
             return None;
@@ -321,7 +321,7 @@ where
         let is_to_end = self.closing.is_some_and(|closing| closing.farewell.is_none())
             && self.is_connected()
             && self.has_nothing_open();
-        // No event reports that a rail takes more.
+        // No event reports that a rail has room again.
         let is_soon = is_to_end || self.rails().iter().any(|rail| rail.is_blocked);
         let again = Deadline::after(now, TRY_AGAIN);
         match wake {
@@ -332,7 +332,7 @@ where
         }
     }
 
-    /// When something is due by its time.
+    /// The earliest deadline.
     fn due(&self) -> Option<Deadline> {
         let phase = match self.phase {
             Phase::Beginning { until } | Phase::Recovering { until } => Some(until),
@@ -349,7 +349,7 @@ where
         phase.into_iter().chain(owed).chain(closing).chain(rails).min()
     }
 
-    /// When the peer will be called stalled, as things are.
+    /// The time at which the peer counts as stalled, unless it makes progress.
     fn stalls_at(&self) -> Option<Deadline> {
         let may = self.outbox.has_sent() && !self.is_stalled;
         may.then(|| Deadline::after(self.progress_at, self.config.stalled_after))
@@ -370,8 +370,8 @@ where
 }
 
 impl Action {
-    /// Returns the bytes that it adds to its rail's backlog until it completes: the number to report to
-    /// [`Session::completed`].
+    /// Returns the bytes that the action adds to its rail's backlog until it completes. The caller reports the same number
+    /// to [`Session::completed`].
     #[must_use]
     pub const fn backlog_bytes(&self) -> u64 {
         match self {

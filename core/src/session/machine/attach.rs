@@ -1,4 +1,4 @@
-//! Connections: how they become rails, and how they stop being.
+//! Connections: how they become rails, and how rails are lost.
 
 use super::{Offer, Phase, Role, Session, Violation};
 use crate::session::rail::{Rail, RailPhase};
@@ -11,7 +11,8 @@ where
     O: AsRef<[Retained]> + AsMut<[Retained]>,
     I: AsRef<[Kept]> + AsMut<[Kept]>,
 {
-    /// Adds a rail, which is connected at once; `None` where there are as many as there may be. For the side that connects.
+    /// Adds a rail on the connecting side, and schedules its first connection attempt at once. Returns `None` if the maximum
+    /// number of rails is reached.
     pub fn add_rail(&mut self, speed_mbps: u32, now: Instant) -> Option<u8> {
         let (index, rail) = (0_u8..)
             .zip(&mut self.rails)
@@ -37,8 +38,8 @@ where
         }
     }
 
-    /// Notes that no connection could be made for a rail. `is_another` says that the address leads to another process
-    /// than the peer's, which may pass. The session ends only once this is so of every rail, and no rail is connected.
+    /// Notes that an attempt to connect a rail failed. `is_another` tells that a process other than the peer's answered
+    /// at the address, which may be temporary. The session ends only if this is so for every rail and none is connected.
     pub fn connect_failed(&mut self, rail: u8, is_another: bool, now: Instant, random: u64) {
         let backoff = self.config.backoff;
         if let Some(rail) = self
@@ -51,7 +52,7 @@ where
             rail.phase = RailPhase::Detached {
                 retry: Some(Deadline::after(now, wait)),
             };
-            // The peer may have refused another rail for the sake of this one, and may know by now that this one is
+            // The peer may have refused another rail because of this one, and may know by now that this one is
             // lost.
             self.release_standing_by();
             if is_another && !self.is_connected() {
@@ -60,8 +61,7 @@ where
         }
     }
 
-    /// Notes that a rail leads to another address from now on. Another process at the old address means nothing at the
-    /// new one.
+    /// Notes that a rail leads to another address from now on. So another process at the old address no longer counts.
     pub fn readdressed(&mut self, rail: u8) {
         if let Some(rail) = self.rail_mut(rail) {
             rail.leads_elsewhere = false;
@@ -86,10 +86,10 @@ where
         }
     }
 
-    /// Takes a connection of the peer's whose attach names a rail of this session. For the side that listens.
+    /// Takes a connection from the peer, whose Attach names a rail of this session. For the listening side.
     ///
     /// # Errors
-    /// [`RefusalReason`] to send to the peer: the connection does not become a rail.
+    /// The [`RefusalReason`] to send to the peer, if the connection does not become a rail.
     pub fn offered(
         &mut self,
         said: &AttachParameters,
@@ -111,7 +111,7 @@ where
         if said.epoch <= epoch {
             return Err(RefusalReason::OLD_EPOCH);
         }
-        // No part of the attach is taken before all of it is valid.
+        // The Attach is applied only after all of it was checked.
         if said.oldest > self.inbox.expected() || said.expected > self.sent_end() {
             return Err(RefusalReason::CONTRADICTION);
         }
@@ -137,13 +137,13 @@ where
         let retry = self.retry_at(rail, now, random);
         self.lose(rail, retry);
         if let Some(rail) = self.rail_mut(rail) {
-            // The caller knows.
+            // The caller knows already.
             rail.must_shut = false;
         }
         self.note_rails(now);
     }
 
-    /// Gives up a rail's connection, which the caller is to shut.
+    /// Gives up a rail's connection, which the caller has to shut.
     pub(super) fn give_up(&mut self, rail: u8, now: Instant, random: u64) {
         let retry = self.retry_at(rail, now, random);
         self.lose(rail, retry);
@@ -160,7 +160,7 @@ where
         (role == Role::Initiator).then(|| Deadline::after(now, wait))
     }
 
-    /// Lets a rail wait that leads to a port on which the peer has another rail of the session.
+    /// Puts a rail on standby, because the peer has another rail of the session on the same port.
     pub(super) fn stand_by(&mut self, rail: u8) {
         if let Some(rail) = self.rail_mut(rail) {
             rail.detach(None);
@@ -168,7 +168,7 @@ where
         }
     }
 
-    /// Takes from a rail what it had.
+    /// Drops a rail's connection, and makes its fragments wait for retransmission.
     fn lose(&mut self, index: u8, retry: Option<Deadline>) {
         let Some(rail) = self.rail_mut(index).filter(|rail| rail.has_connection()) else {
             return;
@@ -176,14 +176,14 @@ where
         rail.detach(retry);
         self.outbox.lost(index);
         self.release_standing_by();
-        // An acknowledgement may have been lost with it, and so may a farewell.
+        // An acknowledgement or a farewell may be lost with the connection.
         self.owed.fragments = u32::MAX;
         if let Some(closing) = &mut self.closing {
             closing.farewell = closing.farewell.filter(|rail| *rail != index);
         }
     }
 
-    /// Has rails that wait for another to be lost connected again: at once.
+    /// Has rails on standby connected at once.
     fn release_standing_by(&mut self) {
         for rail in &mut self.rails {
             if core::mem::take(&mut rail.stands_by) {
@@ -194,7 +194,7 @@ where
         }
     }
 
-    /// Says whether there is a rail, after one was lost.
+    /// Begins to recover if the last rail was lost.
     fn note_rails(&mut self, now: Instant) {
         let is_any = self.rails.iter().any(Rail::is_attached);
         if !is_any && self.phase == Phase::Connected {
@@ -206,7 +206,7 @@ where
         }
     }
 
-    /// Takes the peer's answer to the attach on a connection.
+    /// Takes the peer's answer to the Attach on a connection.
     pub(super) fn answered(
         &mut self,
         index: u8,
@@ -226,7 +226,7 @@ where
         let proofs = self.proofs(index);
         if let Some(rail) = self.rail_mut(index) {
             rail.phase = RailPhase::Attached { has_said: true };
-            // Requests posted on the connection stay awaited; apart from them, its health starts anew.
+            // The health starts anew, but requests posted on the connection are still awaited.
             let awaited = rail.outstanding > 0;
             rail.health = Health::connected(proofs, now);
             if awaited {
@@ -237,9 +237,9 @@ where
         Ok(())
     }
 
-    /// Applies the peer's attach of a connection that became a rail.
+    /// Applies the peer's Attach on a connection that became a rail.
     fn agree(&mut self, said: &AttachParameters, now: Instant) {
-        // Sent it was, as was checked.
+        // The callers checked that these fragments were sent.
         if self
             .outbox
             .acknowledge(said.expected)
@@ -255,7 +255,7 @@ where
         }
     }
 
-    /// How often a rail that came back must answer before it is used: not at all where it is the only one.
+    /// The number of heartbeats that a reconnected rail must answer before it is used; zero if no other rail is up.
     fn proofs(&self, index: u8) -> u8 {
         let is_another_up = (0_u8..)
             .zip(&self.rails)
@@ -284,7 +284,7 @@ where
         }
     }
 
-    /// One above the highest fragment that was sent.
+    /// The number after the last fragment that was sent.
     fn sent_end(&self) -> crate::session::Sequence {
         self.outbox.sent_end()
     }

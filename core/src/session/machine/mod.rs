@@ -1,4 +1,4 @@
-//! The session itself: its calls, and its state.
+//! The session: its calls and its state.
 
 mod act;
 mod attach;
@@ -17,51 +17,51 @@ use crate::{Deadline, Instant};
 
 use report::Reported;
 
-/// Which of the two sides connects.
+/// The role of a side in connecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are two sides")]
 pub enum Role {
-    /// This side connects, and again when a rail fails.
+    /// This side connects, and reconnects when a rail fails.
     Initiator,
     /// The peer connects.
     Responder,
 }
 
-/// One ordered stream of messages each way between two processes, each message exactly once.
+/// One ordered stream of messages in each direction between two processes, each delivered exactly once.
 ///
-/// The caller keeps the bytes: of what is to be sent at the places of the outbox's table, of what is early at those
-/// of the inbox's.
+/// The caller keeps the bytes. Bytes to send are at the places of the outbox's table, and bytes of early fragments at
+/// the places of the inbox's table.
 #[derive(Debug)]
 pub struct Session<O, I> {
     config: SessionConfig,
     role: Role,
     id: SessionId,
-    /// The highest there was.
+    /// The highest epoch so far.
     epoch: Epoch,
     rails: [Rail; SESSION_RAILS_MAX as usize],
-    /// All rails from this one on were never used.
+    /// Rails from this index on were never used.
     rails_end: u8,
     outbox: Outbox<O>,
     inbox: Inbox<I>,
-    /// Fragments the peer takes from the one it expects.
+    /// The number of fragments that the peer accepts from its expected one on.
     peer_window: u64,
     owed: Owed,
-    /// When the peer last acknowledged something, or had nothing to.
+    /// When the peer last acknowledged a fragment, or had none to acknowledge.
     progress_at: Instant,
     is_stalled: bool,
     phase: Phase,
-    /// Whether there ever was a rail.
+    /// Whether a rail was ever attached.
     was_attached: bool,
     closing: Option<Closing>,
-    /// Whether the caller awaits the end of a request that is no message.
+    /// Whether the caller awaits the end of a request other than a message.
     awaits_beside: bool,
-    /// The number after the peer's last fragment, once it said farewell.
+    /// The number after the peer's last fragment, after its farewell.
     peer_end: Option<Sequence>,
     reported: Reported,
     counts: SessionCounts,
 }
 
-/// Acknowledgement that the peer is owed.
+/// The pending acknowledgement to the peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Owed {
     fragments: u32,
@@ -70,12 +70,12 @@ struct Owed {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// There was no rail yet.
+    /// No rail was attached yet.
     Beginning {
         until: Deadline,
     },
     Connected,
-    /// There is none any more.
+    /// No rail is attached any more.
     Recovering {
         until: Deadline,
     },
@@ -85,34 +85,34 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Closing {
     until: Deadline,
-    /// The rail over which farewell was said.
+    /// The rail over which the farewell was sent.
     farewell: Option<u8>,
-    /// Whether it ever was, over any rail.
+    /// Whether a farewell was ever sent, over any rail.
     was_said: bool,
 }
 
-/// Why a session is over.
+/// The reason why a session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FinalReason {
-    /// It was closed here.
+    /// This side closed it.
     Closed,
     /// The peer closed it.
     PeerClosed,
-    /// The peer's process is gone, and another one is at every address. Or no rail was available in time, and another
-    /// process was at some address.
+    /// The peer's process is gone, and another process answers at every address. Or no rail was available in time, and another
+    /// process answered at some address.
     PeerRestarted,
     /// No rail was available in time.
     Unreachable,
-    /// The peer refused it from the beginning.
+    /// The peer refused the session at its beginning.
     Refused(RefusalReason),
-    /// The peer's process has ended the session for a reason of its own, or does not know it any more.
+    /// The peer's process ended the session for this reason, or does not know it any more.
     EndedByPeer(RefusalReason),
     /// The peer broke the protocol.
     Violation(Violation),
-    /// The peer takes no message as long as a fragment.
+    /// The peer's receives are too short for a fragment.
     Unsuitable,
-    /// The epochs ran out: there were as many connections as there are epochs.
+    /// The session had as many connections as there are epochs.
     EpochsExhausted,
 }
 
@@ -120,33 +120,33 @@ pub enum FinalReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// It acknowledged fragments that were not sent.
+    /// The peer acknowledged fragments that were not sent.
     AcknowledgedUnsent,
-    /// It sent beyond the window, or a fragment that is out of place in its message.
+    /// The peer sent a fragment beyond the window, or out of place in its message.
     OutOfPlace,
-    /// It dropped fragments that this side had not acknowledged.
+    /// The peer dropped fragments that this side had not acknowledged.
     LetGo,
-    /// It said farewell before its last message.
+    /// The peer sent a message after its farewell, or a farewell that omits a received message.
     FarewellEarly,
-    /// It sent a frame that is none, or one out of turn.
+    /// The peer sent an invalid frame, or a frame out of turn.
     Malformed,
-    /// Its message is longer than this side takes.
+    /// The peer's message is longer than this side accepts.
     TooLong,
 }
 
-/// Why a message was not taken in to be sent.
+/// The reason why a message was not accepted for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushRefusal {
-    /// The peer has not acknowledged enough: backpressure.
+    /// Too many fragments are unacknowledged: backpressure.
     Full,
-    /// There is no rail at the moment.
+    /// No rail is attached at the moment.
     Recovering,
-    /// The message has more bytes than are kept until the peer acknowledges them.
+    /// The message has more bytes than can be retained for retransmission.
     TooLong {
         /// The bytes of the message.
         bytes: u64,
-        /// The most there may be.
+        /// The maximum.
         bytes_max: u64,
     },
     /// The session is being closed.
@@ -155,19 +155,19 @@ pub enum PushRefusal {
     Over(FinalReason),
 }
 
-/// Action that a session wants done. Except for [`Action::Connect`] and [`Action::Shut`], it returns the action again
-/// until [`Session::did`], or [`Session::blocked`] for this turn.
+/// An action for the caller. Except for [`Action::Connect`] and [`Action::Shut`], the session returns the action again
+/// until the caller calls [`Session::did`], or [`Session::blocked`] for this turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Connect this rail; then [`Session::connected`] or [`Session::connect_failed`].
+    /// Connect this rail, then call [`Session::connected`] or [`Session::connect_failed`].
     Connect {
         /// The rail.
         rail: u8,
-        /// The epoch of the connection, if it comes about.
+        /// The epoch of the new connection.
         epoch: Epoch,
     },
-    /// Say this first on the rail's new connection.
+    /// Send this first frame on the rail's new connection.
     Attach {
         /// The rail.
         rail: u8,
@@ -178,74 +178,74 @@ pub enum Action {
     Transmit {
         /// The rail.
         rail: u8,
-        /// The header in front of the fragment.
+        /// The header of the fragment.
         header: SessionHeader,
         /// The fragment; its bytes are at its place.
         fragment: Fragment,
     },
-    /// Send an acknowledgement alone.
+    /// Send an acknowledgement without data.
     Acknowledge {
         /// The rail.
         rail: u8,
         /// The frame to send.
         header: SessionHeader,
     },
-    /// Ask the peer's transport, and not its process, for a sign of life.
+    /// Send a heartbeat, which the peer's transport answers without its process.
     Probe {
         /// The rail.
         rail: u8,
     },
-    /// Say farewell.
+    /// Send the farewell.
     Farewell {
         /// The rail.
         rail: u8,
         /// The frame to send.
         header: SessionHeader,
     },
-    /// Fail the rail's connection, and forget it.
+    /// Fail and drop the rail's connection.
     Shut {
         /// The rail.
         rail: u8,
     },
 }
 
-/// Result of a received frame.
+/// The result of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is something to do with it, or not")]
 pub enum Received {
-    /// The next fragment: deliver it, then ask [`Session::take_held`].
+    /// The expected fragment: deliver it, then call [`Session::take_held`].
     InOrder,
-    /// A fragment ahead of the one expected: keep its bytes at this place.
+    /// A fragment ahead of the expected one: keep its bytes at this place.
     Early {
         /// The place.
         place: usize,
     },
-    /// No data for the application.
+    /// The frame has no data for the application.
     Nothing,
-    /// A frame beside the messages, over a connection that is a rail: the caller acts on it.
+    /// A frame other than a message, over an attached rail: the caller handles it.
     Beside,
 }
 
-/// The rail that a connection became, and whether it replaces another connection.
+/// The rail of an accepted connection, and whether it replaces another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The rail.
     pub rail: u8,
-    /// Whether the rail has another connection, which is to be shut.
+    /// Whether the rail has another connection, which the caller has to shut.
     pub replaces: bool,
 }
 
-/// Event of a session, for its caller.
+/// An event of a session, for its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionEvent {
-    /// The first rail is there.
+    /// The first rail is attached.
     Connected,
     /// The last rail failed. Unacknowledged messages are kept, and will be retransmitted.
     Recovering,
-    /// There is a rail again.
+    /// A rail is attached again.
     Recovered,
-    /// A rail is used.
+    /// A rail came up.
     RailUp {
         /// The rail.
         rail: u8,
@@ -255,27 +255,27 @@ pub enum SessionEvent {
         /// The rail.
         rail: u8,
     },
-    /// All messages up to the one this fragment ends are with the peer's session.
+    /// The peer's session has acknowledged all fragments up to this one.
     Done {
         /// The last fragment.
         through: Sequence,
     },
-    /// The peer's transport answers, but its process takes no messages: backpressure.
+    /// The peer's transport answers, but its process acknowledges no messages: backpressure.
     Stalled,
-    /// The peer's process takes messages again.
+    /// The peer's process acknowledges messages again.
     Resumed,
-    /// It will never be known whether the peer has this message: the session is over.
+    /// The session is over, and it cannot be known whether the peer has this message.
     Unknown {
         /// The last fragment of the message.
         sequence: Sequence,
-        /// Whether it was sent at all: if not, the peer does not have it.
+        /// Whether it was sent at all. If not, the peer does not have it.
         was_sent: bool,
-        /// Why.
+        /// The reason for the end of the session.
         reason: FinalReason,
     },
-    /// The session is over. Nothing comes after it.
+    /// The session is over. No event follows.
     Final {
-        /// Why.
+        /// The reason.
         reason: FinalReason,
     },
 }
@@ -284,25 +284,25 @@ pub enum SessionEvent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionCounts {
-    /// Fragments sent, each time.
+    /// Fragments sent, retransmissions included.
     pub sent: u64,
     /// Fragments that were retransmitted after their rail failed; `sent` counts them, too.
     pub sent_again: u64,
-    /// Fragments that were written into memory that the peer lent, each time; `sent` counts them, too.
+    /// Fragments that were written into memory that the peer lent, retransmissions included; `sent` counts them, too.
     pub placed: u64,
-    /// Fragments that arrived before one that they follow.
+    /// Fragments that arrived ahead of the expected one.
     pub early: u64,
-    /// Fragments that arrived again.
+    /// Fragments that arrived more than once.
     pub duplicates: u64,
-    /// Frames of another epoch than the connection they came over.
+    /// Frames of another epoch than that of their connection.
     pub old_epoch: u64,
-    /// Acknowledgements that were sent alone.
+    /// Acknowledgements that were sent without data.
     pub acknowledgements: u64,
-    /// Signs of life asked for.
+    /// Heartbeats sent.
     pub probes: u64,
     /// Rails given up because they did not answer.
     pub rails_dead: u64,
-    /// Times there was no rail.
+    /// How many times the last rail was lost.
     pub recoveries: u64,
 }
 
@@ -325,12 +325,12 @@ impl SessionCounts {
     }
 }
 
-/// Range of the fragments of a message that are not sent.
+/// The fragments of a message that was accepted for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsent {
     /// The first fragment.
     pub first: Sequence,
-    /// The last one, by which the message is named in events.
+    /// The last fragment, which identifies the message in events.
     pub last: Sequence,
 }
 
@@ -339,8 +339,8 @@ where
     O: AsRef<[Retained]> + AsMut<[Retained]>,
     I: AsRef<[Kept]> + AsMut<[Kept]>,
 {
-    /// Makes a session that is not connected yet. It ends if it is not connected within the time to recover. The tables
-    /// hold the fragments to send, and the fragments that are early.
+    /// Makes a session that is not connected yet. It ends if it is not connected within `recover_within`. The tables
+    /// are for the fragments to send, and for early fragments.
     pub fn new(config: SessionConfig, role: Role, id: SessionId, tables: (O, I), now: Instant) -> Self {
         Self {
             config,
@@ -367,22 +367,22 @@ where
         }
     }
 
-    /// Its name.
+    /// The id of the session.
     pub const fn id(&self) -> SessionId {
         self.id
     }
 
-    /// Which side it is.
+    /// The role of this side.
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// Returns its settings.
+    /// Returns the settings.
     pub const fn config(&self) -> &SessionConfig {
         &self.config
     }
 
-    /// Why it is over, if it is.
+    /// The reason why the session is over, if it is.
     pub const fn over(&self) -> Option<FinalReason> {
         match self.phase {
             Phase::Over(reason) => Some(reason),
@@ -390,17 +390,17 @@ where
         }
     }
 
-    /// Whether there is a rail.
+    /// Whether a rail is attached.
     pub const fn is_connected(&self) -> bool {
         matches!(self.phase, Phase::Connected)
     }
 
-    /// Whether the peer's transport answers, and its process takes no messages.
+    /// Whether the peer's transport answers, but its process acknowledges no messages.
     pub const fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// All rails from this number on were never used: loops over rails end there.
+    /// Rails from this number on were never used; loops over rails end there.
     pub const fn rails_end(&self) -> u8 {
         self.rails_end
     }
@@ -415,7 +415,7 @@ where
             .unwrap_or_default()
     }
 
-    /// How a rail is.
+    /// The health of a rail.
     pub fn rail_state(&self, rail: u8) -> HealthState {
         self.rails
             .get(usize::from(rail))
@@ -423,20 +423,20 @@ where
             .map_or(HealthState::Down, |rail| rail.health.state())
     }
 
-    /// The epoch of a rail's connection, or of the last one it had.
+    /// The epoch of a rail's connection, or of its last one.
     pub fn rail_epoch(&self, rail: u8) -> Epoch {
         self.rails
             .get(usize::from(rail))
             .map_or(Epoch::NONE, |rail| rail.epoch)
     }
 
-    /// When a rail last gave a sign of life: something arrived, or a request completed. Kept when it fails: how long it was silent
-    /// until then.
+    /// The time of a rail's last sign of life: a frame arrived, or a request completed. It is kept after a failure, and shows how long the
+    /// rail was silent before.
     pub fn rail_heard_at(&self, rail: u8) -> Option<Instant> {
         self.rails.get(usize::from(rail))?.heard_at
     }
 
-    /// Returns its counters.
+    /// Returns the counters.
     pub fn counts(&self) -> SessionCounts {
         SessionCounts {
             early: self.inbox.early(),
@@ -445,44 +445,44 @@ where
         }
     }
 
-    /// The fragment of the peer's that is taken next.
+    /// The fragment that is expected from the peer.
     pub const fn expected(&self) -> Sequence {
         self.inbox.expected()
     }
 
-    /// Fragments that are kept, and not acknowledged.
+    /// The number of unacknowledged fragments.
     pub fn unacknowledged(&self) -> u64 {
         self.outbox.next().since(self.outbox.oldest())
     }
 
-    /// Whether everything that was given to it is acknowledged.
+    /// Whether all fragments are acknowledged.
     pub fn is_drained(&self) -> bool {
         self.outbox.is_empty()
     }
 
-    /// Whether it is being closed here.
+    /// Whether this side is closing the session.
     pub const fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 
-    /// How many bytes each fragment of a message has but the last, where a rail carries so many at most.
+    /// The bytes of each fragment of a message except the last, if a rail carries at most `rail_bytes_max`.
     pub fn fragment_bytes(&self, rail_bytes_max: u32) -> u32 {
         self.config.fragment_bytes.min(rail_bytes_max).max(1)
     }
 
-    /// Takes in a message of so many bytes, in fragments of at most so many: all of it, or nothing. The caller puts its
-    /// bytes to the places of the fragments ([`Session::kept`]).
+    /// Accepts a message of `bytes` bytes, in fragments of at most `fragment_bytes`: either all of it, or nothing. The caller
+    /// puts its bytes at the places of the fragments ([`Session::kept`]).
     ///
     /// # Errors
-    /// [`PushRefusal`]: nothing was taken in.
+    /// [`PushRefusal`]: nothing was accepted.
     pub fn push(&mut self, bytes: u64, fragment_bytes: u32) -> Result<Unsent, PushRefusal> {
         self.take_in((bytes, fragment_bytes), false)
     }
 
-    /// Takes in a message of one fragment as [`Session::push`] does. Returns its number, and the place of its bytes.
+    /// Accepts a message of one fragment, as [`Session::push`] does. Returns its number, and the place of its bytes.
     ///
     /// # Errors
-    /// [`PushRefusal`]: nothing was taken in.
+    /// [`PushRefusal`]: nothing was accepted.
     #[inline]
     pub fn push_whole(&mut self, bytes: u32) -> Result<(Sequence, usize), PushRefusal> {
         self.check_takes()?;
@@ -491,10 +491,10 @@ where
         Ok((sequence, place.ok_or(PushRefusal::Full)?))
     }
 
-    /// Takes in a message as [`Session::push`] does, whose fragments are written into memory that the peer lent.
+    /// Accepts a message as [`Session::push`] does, whose fragments are written into memory that the peer lent.
     ///
     /// # Errors
-    /// [`PushRefusal`]: nothing was taken in.
+    /// [`PushRefusal`]: nothing was accepted.
     pub fn push_placed(&mut self, bytes: u64, fragment_bytes: u32) -> Result<Unsent, PushRefusal> {
         self.take_in((bytes, fragment_bytes), true)
     }
@@ -522,7 +522,7 @@ where
             let these = left.min(each);
             left = left.saturating_sub(these);
             let is_last = number.saturating_add(1) == count;
-            // Below 2^32, being no more than a fragment's.
+            // Below 2^32, since it is at most `fragment_bytes`.
             let these = u32::try_from(these).unwrap_or(u32::MAX);
             if self.outbox.push(these, number == 0, is_last, is_placed).is_none() {
                 return Err(PushRefusal::Full);
@@ -535,7 +535,7 @@ where
         })
     }
 
-    /// Whether a message may be taken in now.
+    /// Whether a message can be accepted now.
     #[inline]
     const fn check_takes(&self) -> Result<(), PushRefusal> {
         match self.phase {
@@ -546,13 +546,13 @@ where
         }
     }
 
-    /// A fragment that is not acknowledged.
+    /// An unacknowledged fragment.
     pub fn kept(&self, sequence: Sequence) -> Option<Fragment> {
         self.outbox.get(sequence)
     }
 
-    /// Closes the session once everything is acknowledged and nothing is awaited beside messages, and at the deadline
-    /// in any case. It takes nothing more in. If it is called again, the earliest deadline counts.
+    /// Closes the session after all messages are acknowledged and all other requests have ended, and at the deadline in any
+    /// case. From now on the session accepts no messages. After several calls, the earliest deadline counts.
     pub fn close(&mut self, until: Deadline) {
         let closing = self.closing.get_or_insert(Closing {
             until,
@@ -562,18 +562,18 @@ where
         closing.until = closing.until.min(until);
     }
 
-    /// Notes whether a request of the caller's, beside messages, has not ended yet. A session that is being closed
-    /// waits for it, too.
+    /// Notes whether a request of the caller other than a message has not ended yet. A closing session waits for it,
+    /// too.
     pub fn await_beside(&mut self, awaits: bool) {
         self.awaits_beside = awaits;
     }
 
-    /// Whether everything that was given to it has ended, messages and requests beside them.
+    /// Whether all messages and all other requests have ended.
     fn has_nothing_open(&self) -> bool {
         self.outbox.is_empty() && !self.awaits_beside
     }
 
-    /// Ends it, for a reason that the caller has found.
+    /// Ends the session for a reason that the caller found.
     pub fn fail(&mut self, reason: FinalReason) {
         self.end(reason);
     }
@@ -589,8 +589,8 @@ where
         }
     }
 
-    /// Returns the last frame's reason for each connection that is shut: why the session is over. `None` if the peer
-    /// ended it, or if a farewell said so already.
+    /// Returns the reason for the end of the session, which the caller sends in the last frame on each connection. `None` if
+    /// the peer ended the session, or if a farewell was sent already.
     pub fn last_word(&self) -> Option<RefusalReason> {
         let reason = self.over()?;
         let has_said = self.closing.is_some_and(|closing| closing.farewell.is_some());
@@ -609,7 +609,7 @@ where
 }
 
 impl FinalReason {
-    /// Returns the reason that the peer gets.
+    /// Returns the reason to send to the peer.
     #[must_use]
     pub const fn to_refusal(self) -> RefusalReason {
         match self {

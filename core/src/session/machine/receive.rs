@@ -1,4 +1,4 @@
-//! Frames that arrive, and requests that complete.
+//! Received frames and completed requests.
 
 use super::{FinalReason, Phase, Received, Session, Violation};
 use crate::Instant;
@@ -13,10 +13,10 @@ where
     O: AsRef<[Retained]> + AsMut<[Retained]>,
     I: AsRef<[Kept]> + AsMut<[Kept]>,
 {
-    /// Takes a frame that arrived over a rail's connection.
+    /// Takes a frame that was received over a rail's connection.
     ///
     /// # Errors
-    /// No honest peer sends it: the session is over.
+    /// No honest peer sends this frame: the session is over.
     pub fn received(
         &mut self,
         rail: u8,
@@ -35,7 +35,7 @@ where
 
     fn take(&mut self, index: u8, frame: &SessionFrame<'_>, now: Instant) -> Result<Received, Violation> {
         let Some(rail) = self.rail_mut(index).filter(|rail| rail.has_connection()) else {
-            // The frame came over a connection that was given up.
+            // The connection of the frame was given up.
             return Ok(Received::Nothing);
         };
         rail.health.heard(now);
@@ -100,7 +100,7 @@ where
         }
     }
 
-    /// Takes a frame that is no message and acknowledges none, over a connection that is attached.
+    /// Takes a frame without messages and acknowledgements, which has to come over an attached connection.
     fn take_beside(
         &mut self,
         (said, epoch): (Epoch, Epoch),
@@ -115,14 +115,14 @@ where
         }
     }
 
-    /// Whether a frame is of the connection it came over; counts it if not.
+    /// Whether a frame has the epoch of its connection; counts the frame if not.
     fn is_of(&mut self, said: Epoch, epoch: Epoch) -> bool {
         let is_same = said == epoch;
         self.counts.old_epoch = self.counts.old_epoch.saturating_add(u64::from(!is_same));
         is_same
     }
 
-    /// Takes the acknowledgement of our own fragments from a header.
+    /// Takes the acknowledgement in a header.
     fn acknowledged(
         &mut self,
         header: &SessionHeader,
@@ -153,11 +153,11 @@ where
         if self.peer_end.is_some_and(|end| sequence >= end) {
             return Err(Violation::FarewellEarly);
         }
-        // A fragment that comes again is acknowledged again: the first acknowledgement may be lost.
+        // A duplicate is acknowledged again, since the first acknowledgement may be lost.
         self.owed.fragments = self.owed.fragments.saturating_add(1);
         self.owed.since.get_or_insert(now);
         if is_placed && header.is_last() {
-            // The peer writes no other message into that memory before it knows.
+            // The peer reuses the lent memory only after this acknowledgement, so it is sent at once.
             self.owed.fragments = self.owed.fragments.max(self.config.acknowledge_fragments);
         }
         let verdict = self
@@ -171,10 +171,10 @@ where
         })
     }
 
-    /// Returns the next fragment if it was early. Ask after each fragment that is delivered, until there is none.
+    /// Returns the expected fragment if it arrived early. Call this after each delivered fragment, until there is none.
     ///
     /// # Errors
-    /// No honest peer sends it: the session is over.
+    /// No honest peer sends this fragment: the session is over.
     pub fn take_held(&mut self) -> Result<Option<Held>, Violation> {
         if self.over().is_some() {
             return Ok(None);
@@ -198,20 +198,20 @@ where
         Ok(())
     }
 
-    /// Ends the session once the peer's last fragment was taken.
+    /// Ends the session if the peer's last fragment was taken.
     fn look_for_end(&mut self) {
         if self.peer_end.is_some_and(|end| end == self.inbox.expected()) {
             self.end(FinalReason::PeerClosed);
         }
     }
 
-    /// The peer does not take a connection for a rail.
+    /// The peer refused a connection as a rail.
     fn refused(&mut self, index: u8, reason: RefusalReason) {
         match reason {
-            // The next has a higher one; this one is shut when its time to be answered is over.
+            // The next connection has a higher epoch. This one is shut at once.
             RefusalReason::OLD_EPOCH => {}
             reason if reason.is_end() => self.ended(reason),
-            // The rail that is on the port, or is about to be, is not affected.
+            // The other rail on the port is not affected.
             RefusalReason::PORT_IN_USE => return self.stand_by(index),
             RefusalReason::UNKNOWN_SESSION if self.was_attached => {
                 self.end(FinalReason::EndedByPeer(reason));
@@ -230,7 +230,7 @@ where
     /// The peer has ended the session.
     fn ended(&mut self, reason: RefusalReason) {
         self.end(match reason {
-            // The peer has received the farewell, though no completion reported it. Only what the peer began can be open behind it.
+            // The peer received the farewell, though no completion reported it. After it, only requests of the peer can be open.
             RefusalReason::OVER
                 if self
                     .closing
@@ -243,7 +243,7 @@ where
         });
     }
 
-    /// Notes that requests on a rail's connection completed, of so many bytes in all.
+    /// Notes that requests on a rail's connection completed, with their total bytes.
     pub fn completed(&mut self, index: u8, requests: u32, bytes: u64, now: Instant) {
         let Some(rail) = self.rail_mut(index).filter(|rail| rail.has_connection()) else {
             return;

@@ -1,19 +1,19 @@
-//! Events of a session: the difference between its state and the state last reported. Events are therefore bounded, and
-//! a change that is undone between two calls is not reported.
+//! Events of a session: the difference between its state and the last reported state. So the number of events is bounded,
+//! and a change that is undone between two calls is not reported.
 
 use super::{FinalReason, Phase, Session, SessionEvent};
 use crate::session::{Kept, Retained, Sequence};
 
-/// State as it was last reported.
+/// The last reported state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reported {
     connection: Connection,
-    /// A bit for each rail that was reported to be used.
+    /// A bit for each rail that was reported as up.
     rails_up: u8,
     is_stalled: bool,
-    /// All fragments below it were reported to be done.
+    /// All fragments below this number were reported as done.
     done: Sequence,
-    /// Once the session is over: all fragments below it were reported.
+    /// After the end of the session: all fragments below this number were reported.
     ended: Sequence,
     /// Whether a fragment of the message at `ended` was sent.
     was_sent: bool,
@@ -116,11 +116,11 @@ where
         Some(SessionEvent::Final { reason })
     }
 
-    /// Returns the next message of which it will never be known whether the peer has it.
+    /// Returns the next message for which it cannot be known whether the peer has it.
     fn report_unknown(&mut self, reason: FinalReason) -> Option<SessionEvent> {
         loop {
             let fragment = self.outbox.get(self.reported.ended)?;
-            // One whose beginning is done was sent.
+            // A message whose first fragments are acknowledged was sent.
             let is_begun = !fragment.is_first && self.reported.ended == self.outbox.oldest();
             let was_sent = self.reported.was_sent || fragment.was_sent || is_begun;
             self.reported.ended = fragment.sequence.plus(1);

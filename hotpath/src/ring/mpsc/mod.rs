@@ -1,4 +1,4 @@
-//! The ring of many producers and one consumer.
+//! The ring with many producers and one consumer.
 
 mod producer;
 
@@ -15,40 +15,40 @@ use super::slot::{OwnLine, const_constructors};
 use super::{CapacityError, ClaimError, Slot};
 use crate::ordering::{MPSC_CLAIM, MPSC_CLOSE, MPSC_CLOSED, MPSC_UNCLAIM};
 
-/// In the word of the tail: the ring is closed, and no position is reserved any more.
+/// A bit in the word of the tail: the ring is closed, and no position can be reserved any more.
 const CLOSED: u64 = 1 << 63;
 
-/// A ring of many producers and one consumer, over `Slots`: an array, a `Vec`, or anything
-/// else that always gives the same slice of [`Slot`].
+/// A ring with many producers and one consumer, over `Slots`: an array, a `Vec`, or another
+/// type that always returns the same slice of [`Slot`].
 ///
-/// Progress: pushing is lock-free. A producer tries again only when another one got ahead of
-/// it, or when the consumer took something in between; it never waits for a particular thread,
-/// and a full ring gives the descriptors back. A producer that is stopped in the middle of a
-/// push keeps the others from nothing until the ring is full. Taking is wait-free: it ends
-/// after a bounded number of steps. But what lies behind a stopped producer's slot cannot be
-/// taken before that producer goes on; until then the ring looks empty.
+/// Progress: pushing is lock-free. A producer repeats a step only if another producer was
+/// faster, or if the consumer took something meanwhile. It never waits for a particular thread,
+/// and a full ring returns the descriptors. A producer that is stopped in the middle of a push
+/// does not block other producers until the ring is full. Taking is wait-free: it ends after a
+/// bounded number of steps. But descriptors after a stopped producer's slot cannot be taken
+/// before that producer continues; until then the ring looks empty.
 ///
-/// Order: what one producer pushes is taken in the order it pushed it. A batch lies in the
-/// ring in one piece.
+/// Order: the descriptors of one producer are taken in the order of its pushes. A batch is
+/// contiguous in the ring.
 #[repr(C)]
 pub struct MpscRing<Slots> {
-    /// The next position to reserve, and [`CLOSED`]; the producers'.
+    /// The next position to reserve, with the bit [`CLOSED`]; written by the producers.
     tail: OwnLine<AtomicU64>,
     seldom: OwnLine<Seldom>,
     lane: Lane<Slots>,
 }
 
-/// Words that are seldom written.
+/// Words that are written rarely.
 #[derive(Debug)]
 struct Seldom {
-    /// Not 0 once the ring is closed, so that an empty ring is polled without taking the tail's
-    /// line from the producers.
+    /// Nonzero after the ring is closed, so that polling an empty ring does not take the cache
+    /// line of the tail from the producers.
     closed: AtomicU32,
-    /// 1 while somebody has the consumer half.
+    /// 1 while the consumer half is claimed.
     consumer: AtomicU32,
 }
 
-/// A way to refer to a ring: a `&'static`, a `&'a`, an `Arc`, or the like.
+/// A reference to a ring: a `&'static`, a `&'a`, an `Arc`, or similar.
 pub trait MpscHandle: Deref<Target = MpscRing<<Self as MpscHandle>::Slots>> + Clone {
     /// The ring's storage.
     type Slots: AsRef<[Slot]>;
@@ -63,16 +63,16 @@ where
 }
 
 impl<Slots: AsRef<[Slot]>> MpscRing<Slots> {
-    /// An empty ring of as many descriptors as there are slots.
+    /// An empty ring with as many places as there are slots.
     ///
     /// # Errors
-    /// The number of slots is no power of two.
+    /// The number of slots is not a power of two.
     pub fn new(slots: Slots) -> Result<Self, CapacityError> {
         Lane::check(&slots)?;
         Ok(Self::over(slots))
     }
 
-    /// How many descriptors the ring holds at most.
+    /// The maximum number of descriptors in the ring.
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> usize {
@@ -82,8 +82,8 @@ impl<Slots: AsRef<[Slot]>> MpscRing<Slots> {
 
 impl<const N: usize> MpscRing<[Slot; N]> {
     const_constructors! {
-        /// An empty ring of `N` descriptors, a power of two, that holds its slots itself: what a
-        /// `static` is made of. Another `N` does not compile.
+        /// An empty ring with `N` slots inside, a power of two, for example for a `static`. Another
+        /// `N` does not compile.
         #[must_use]
         pub fn in_place() -> Self {
             const { assert!(N.is_power_of_two(), "a ring needs a power of two of slots") };
@@ -108,7 +108,7 @@ impl<Slots> MpscRing<Slots> {
 
     fn close(&self) {
         self.tail.fetch_or(CLOSED, MPSC_CLOSE.get());
-        // Relaxed: a side that sees it reads the tail, which decides.
+        // Relaxed: a side that sees it also reads the tail, which decides.
         self.seldom.closed.store(1, Ordering::Relaxed);
     }
 
@@ -126,7 +126,7 @@ impl<Slots: AsRef<[Slot]>> Sealed for MpscRing<Slots> {
     }
 
     fn claim_consumer(&self) -> Result<(), ClaimError> {
-        // Exchanged: if the half is claimed, nothing is written. Relaxed then, since nothing is read.
+        // A compare-exchange writes nothing if the half is claimed. Then it is relaxed, since nothing is read.
         let claimed = self
             .seldom
             .consumer

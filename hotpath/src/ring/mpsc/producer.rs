@@ -1,4 +1,4 @@
-//! The halves of a ring that publish: as many as there are threads that push.
+//! The producing halves of a ring: one for each thread that pushes.
 
 use core::fmt;
 
@@ -11,7 +11,7 @@ use crate::ring::{Closed, Descriptor, PushError};
 #[repr(align(64))]
 pub struct MpscProducer<R: MpscHandle> {
     ring: R,
-    /// The first position that was not handed back when this producer last looked.
+    /// The first position whose slot was not returned when this producer last read the head.
     head_seen: u64,
 }
 
@@ -19,15 +19,15 @@ impl<R: MpscHandle> MpscProducer<R> {
     /// A producer of a ring.
     #[must_use]
     pub const fn new(ring: R) -> Self {
-        // A new producer has read no hand-back yet. Zero is right: no slot was handed back before position 0.
+        // A new producer has not read the head yet. Zero is safe, since it makes the first push read the head if needed.
         Self { ring, head_seen: 0 }
     }
 
     /// Pushes one descriptor, and publishes it. Lock-free: see [`MpscRing`](super::MpscRing).
     ///
     /// # Errors
-    /// The ring is full or closed; either gives the descriptor back. It may be called full
-    /// while the consumer takes from it at the very moment.
+    /// The ring is full or closed; the descriptor is returned. A ring may be reported as full
+    /// while the consumer is taking a descriptor.
     ///
     /// Ordering: `RING_PUBLISH` pairs with `RING_TAKE` in the consumer.
     #[inline]
@@ -45,13 +45,13 @@ impl<R: MpscHandle> MpscProducer<R> {
         }
     }
 
-    /// Pushes as many descriptors as there is room for, from the first on and in one piece,
-    /// and publishes them all at once; says how many. The rest are the caller's to push again.
+    /// Pushes as many descriptors as there is room for, from the first on and contiguously, and
+    /// publishes them all at once. Returns their number. The caller may push the rest again.
     ///
     /// # Errors
     /// The ring is closed.
     ///
-    /// Ordering: as [`push`](Self::push).
+    /// Ordering: as for [`push`](Self::push).
     #[inline]
     pub fn push_batch(&mut self, items: &[Descriptor]) -> Result<usize, Closed> {
         let (position, count) = self.reserve(items.len())?;
@@ -61,10 +61,10 @@ impl<R: MpscHandle> MpscProducer<R> {
         Ok(count)
     }
 
-    /// Closes the ring for good, for all producers: nothing goes in any more, and the consumer
-    /// learns it once it has taken all that was pushed.
+    /// Closes the ring permanently, for all producers: it accepts nothing more. The consumer learns
+    /// this after it has taken all pushed descriptors.
     ///
-    /// Ordering: `MPSC_CLOSE` pairs with `MPSC_CLOSED` wherever it is learned.
+    /// Ordering: `MPSC_CLOSE` pairs with `MPSC_CLOSED` in each side that learns of the close.
     pub fn close(&self) {
         self.ring.close();
     }
@@ -75,18 +75,18 @@ impl<R: MpscHandle> MpscProducer<R> {
         self.ring.is_closed()
     }
 
-    /// Reserves up to `count` positions in one piece: the first, and how many.
+    /// Reserves up to `count` contiguous positions. Returns the first, and their number.
     #[inline]
     fn reserve(&mut self, count: usize) -> Result<(u64, usize), Closed> {
         let capacity = self.ring.lane.capacity() as u64;
-        // Relaxed, here and where it is moved: positions are handed out by the tail alone, what
-        // is in the slots is ordered by their laps and by the head.
+        // Relaxed, here and in the exchange: the tail only assigns positions. The content of the slots is
+        // ordered by their laps and by the head.
         let mut tail = self.ring.tail.load(Ordering::Relaxed);
         loop {
             if tail & CLOSED != 0 {
                 return self.refuse_closed();
             }
-            // The tail was read after the head was: it is not behind it.
+            // The tail was read after the head, so it is not before the head.
             let mut room = capacity.saturating_sub(tail.wrapping_sub(self.head_seen));
             if room < count as u64 {
                 let head = self.ring.lane.handed_back();
@@ -113,7 +113,7 @@ impl<R: MpscHandle> MpscProducer<R> {
         }
     }
 
-    /// Learns what was done before the ring was closed.
+    /// Synchronizes with the close of the ring, and reports it.
     #[cold]
     fn refuse_closed<T>(&self) -> Result<T, Closed> {
         let _ = self.ring.is_closed();

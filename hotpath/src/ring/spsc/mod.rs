@@ -1,4 +1,4 @@
-//! The ring of one producer and one consumer.
+//! The ring with one producer and one consumer.
 
 mod producer;
 mod state;
@@ -14,19 +14,19 @@ use super::slot::{OwnLine, const_constructors};
 use super::{CapacityError, ClaimError, Consumer, Slot};
 use state::State;
 
-/// A ring of one producer and one consumer, over `Slots`: an array, a `Vec`, or anything else
-/// that always gives the same slice of [`Slot`].
+/// A ring with one producer and one consumer, over `Slots`: an array, a `Vec`, or another type
+/// that always returns the same slice of [`Slot`].
 ///
-/// Both sides are wait-free: every call ends after a bounded number of their own steps,
-/// whatever the other side does.
+/// Both sides are wait-free: every call ends after a bounded number of its own steps, whatever
+/// the other side does.
 #[repr(C)]
 pub struct SpscRing<Slots> {
-    /// Claims of the halves, and whether the ring is closed. Either half writes it, seldom.
+    /// The claims of the halves, and whether the ring is closed. Both halves write it, but rarely.
     state: OwnLine<State>,
     lane: Lane<Slots>,
 }
 
-/// A way to refer to a ring: a `&'static`, a `&'a`, an `Arc`, or the like.
+/// A reference to a ring: a `&'static`, a `&'a`, an `Arc`, or similar.
 pub trait SpscHandle: Deref<Target = SpscRing<<Self as SpscHandle>::Slots>> + Clone {
     /// The ring's storage.
     type Slots: AsRef<[Slot]>;
@@ -41,10 +41,10 @@ where
 }
 
 impl<Slots: AsRef<[Slot]>> SpscRing<Slots> {
-    /// An empty ring of as many descriptors as there are slots.
+    /// An empty ring with as many places as there are slots.
     ///
     /// # Errors
-    /// The number of slots is no power of two.
+    /// The number of slots is not a power of two.
     pub fn new(slots: Slots) -> Result<Self, CapacityError> {
         Lane::check(&slots)?;
         Ok(Self::over(slots))
@@ -53,7 +53,7 @@ impl<Slots: AsRef<[Slot]>> SpscRing<Slots> {
     /// Claims both halves.
     ///
     /// # Errors
-    /// Somebody has one of them, or the ring is closed.
+    /// One of the halves is claimed already, or the ring is closed.
     pub fn split<R>(ring: R) -> Result<(SpscProducer<R>, Consumer<R>), ClaimError>
     where
         R: SpscHandle<Slots = Slots>,
@@ -63,7 +63,7 @@ impl<Slots: AsRef<[Slot]>> SpscRing<Slots> {
         Ok((producer, consumer))
     }
 
-    /// How many descriptors the ring holds at most.
+    /// The maximum number of descriptors in the ring.
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> usize {
@@ -73,8 +73,8 @@ impl<Slots: AsRef<[Slot]>> SpscRing<Slots> {
 
 impl<const N: usize> SpscRing<[Slot; N]> {
     const_constructors! {
-        /// An empty ring of `N` descriptors, a power of two, that holds its slots itself: what a
-        /// `static` is made of. Another `N` does not compile.
+        /// An empty ring with `N` slots inside, a power of two, for example for a `static`. Another
+        /// `N` does not compile.
         #[must_use]
         pub fn in_place() -> Self {
             const { assert!(N.is_power_of_two(), "a ring needs a power of two of slots") };

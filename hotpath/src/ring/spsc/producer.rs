@@ -1,18 +1,18 @@
-//! The half of a ring that publishes.
+//! The producing half of a ring.
 
 use core::fmt;
 
 use super::SpscHandle;
 use crate::ring::{ClaimError, Closed, Descriptor, PushError};
 
-/// The producer of an [`SpscRing`](super::SpscRing). There is one at a time; another thread may
-/// get it by moving it there. Dropping it leaves the ring open for the next to claim it.
+/// The producer of an [`SpscRing`](super::SpscRing). There is one at a time, and it may be moved
+/// to another thread. Dropping it leaves the ring open for the next producer.
 #[repr(align(64))]
 pub struct SpscProducer<R: SpscHandle> {
     ring: R,
     /// The position of the next descriptor.
     tail: u64,
-    /// The position behind the last whose slot is known free.
+    /// The position after the last one whose slot is known to be free.
     limit: u64,
 }
 
@@ -20,9 +20,9 @@ impl<R: SpscHandle> SpscProducer<R> {
     /// Claims the producer half of a ring.
     ///
     /// # Errors
-    /// Somebody has it, or the ring is closed.
+    /// The half is claimed already, or the ring is closed.
     ///
-    /// Ordering: `SPSC_CLAIM` pairs with `SPSC_UNCLAIM` in the drop of the half before.
+    /// Ordering: `SPSC_CLAIM` pairs with `SPSC_UNCLAIM` in the drop of the previous half.
     pub fn claim(ring: R) -> Result<Self, ClaimError> {
         let tail = ring.state.claim_producer()?;
         Ok(Self {
@@ -35,7 +35,7 @@ impl<R: SpscHandle> SpscProducer<R> {
     /// Pushes one descriptor, and publishes it.
     ///
     /// # Errors
-    /// The ring is full or closed; either gives the descriptor back.
+    /// The ring is full or closed; the descriptor is returned.
     ///
     /// Ordering: `RING_PUBLISH` pairs with `RING_TAKE` in the consumer.
     #[inline]
@@ -56,12 +56,12 @@ impl<R: SpscHandle> SpscProducer<R> {
     }
 
     /// Pushes as many descriptors as there is room for, from the first on, and publishes them
-    /// all at once; says how many. The rest are the caller's to push again.
+    /// all at once. Returns their number. The caller may push the rest again.
     ///
     /// # Errors
     /// The ring is closed.
     ///
-    /// Ordering: as [`push`](Self::push).
+    /// Ordering: as for [`push`](Self::push).
     #[inline]
     pub fn push_batch(&mut self, items: &[Descriptor]) -> Result<usize, Closed> {
         if self.ring.state.looks_closed() {
@@ -75,8 +75,8 @@ impl<R: SpscHandle> SpscProducer<R> {
         Ok(items.len())
     }
 
-    /// How many of `wanted` descriptors there is room for. It stays theirs: nobody else pushes,
-    /// so the next pushes find it, unless the ring is closed.
+    /// The number of descriptors, at most `wanted`, that there is room for. The room stays reserved,
+    /// since there is no other producer, unless the ring is closed.
     #[must_use]
     #[inline]
     pub fn reserve(&mut self, wanted: usize) -> usize {
@@ -87,8 +87,8 @@ impl<R: SpscHandle> SpscProducer<R> {
         room
     }
 
-    /// Closes the ring for good: nothing goes in any more, and the consumer learns it once it
-    /// has taken what was published.
+    /// Closes the ring permanently: it accepts nothing more. The consumer learns this after it has
+    /// taken all published descriptors.
     ///
     /// Ordering: `SPSC_CLOSE` pairs with `SPSC_CLOSED` in the consumer.
     pub fn close(self) {
@@ -101,7 +101,7 @@ impl<R: SpscHandle> SpscProducer<R> {
         self.ring.state.is_closed()
     }
 
-    /// Looks how many slots are free.
+    /// Reads the number of free slots.
     #[inline(always)]
     fn look(&mut self) -> u64 {
         self.limit = self
@@ -112,7 +112,7 @@ impl<R: SpscHandle> SpscProducer<R> {
         self.limit.wrapping_sub(self.tail)
     }
 
-    /// The consumer may know that nothing comes any more.
+    /// Synchronizes with the close of the ring, and lets the consumer know that nothing more is published.
     #[cold]
     fn learn_closed(&self) {
         if self.is_closed() {

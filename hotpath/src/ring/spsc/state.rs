@@ -1,4 +1,4 @@
-//! Claims of a ring's halves, and whether the ring is closed: one word, so that the answers agree.
+//! The claims of a ring's halves, and whether the ring is closed, in one word, so that they are consistent.
 
 use core::fmt;
 
@@ -8,18 +8,18 @@ use crate::ordering::{SPSC_CLAIM, SPSC_CLOSE, SPSC_CLOSED, SPSC_UNCLAIM};
 use crate::ring::ClaimError;
 use crate::ring::slot::const_constructors;
 
-/// Somebody has the producer half.
+/// The producer half is claimed.
 const PRODUCER: u32 = 1;
-/// Somebody has the consumer half.
+/// The consumer half is claimed.
 const CONSUMER: u32 = 2;
-/// Somebody closed the ring.
+/// The ring is closed.
 const CLOSED: u32 = 4;
-/// Nothing is published any more: the producer knows that the ring is closed, or there is none.
+/// Nothing is published any more: the producer knows that the ring is closed, or there is no producer.
 const FINISHED: u32 = 8;
 
 pub(super) struct State {
     word: AtomicU32,
-    /// Position where the next producer continues; each producer writes it as it goes.
+    /// The position at which the next producer continues; a producer writes it when it is dropped.
     tail: AtomicU64,
 }
 
@@ -33,7 +33,7 @@ impl State {
         }
     }
 
-    /// Whether the producer may not go on; relaxed, a look that costs nothing.
+    /// Whether the ring looks closed: a cheap check for the producer, relaxed.
     #[inline(always)]
     pub(super) fn looks_closed(&self) -> bool {
         self.word.load(Ordering::Relaxed) & CLOSED != 0
@@ -50,10 +50,10 @@ impl State {
         self.word.load(SPSC_CLOSED.get()) & FINISHED != 0
     }
 
-    /// Claims the producer half; gives the position where it goes on.
+    /// Claims the producer half. Returns the position at which it continues.
     pub(super) fn claim_producer(&self) -> Result<u64, ClaimError> {
         self.claim(PRODUCER, PRODUCER | CLOSED)?;
-        // Relaxed: the claim orders it behind the last producer's.
+        // Relaxed: the claim orders it after the previous producer's store.
         Ok(self.tail.load(Ordering::Relaxed))
     }
 
@@ -62,7 +62,7 @@ impl State {
     }
 
     fn claim(&self, half: u32, excluded: u32) -> Result<(), ClaimError> {
-        // Relaxed when refused: nothing is read then.
+        // Relaxed on failure: nothing is read then.
         let claimed = self
             .word
             .fetch_update(SPSC_CLAIM.get(), Ordering::Relaxed, |word| {
@@ -75,9 +75,9 @@ impl State {
         }
     }
 
-    /// The producer goes, from a position; where the ring is closed, none follows it.
+    /// The producer is dropped at a position. If the ring is closed, there is no next producer.
     pub(super) fn unclaim_producer(&self, tail: u64) {
-        // Relaxed: published by the release of the half.
+        // Relaxed: published by the release of the half below.
         self.tail.store(tail, Ordering::Relaxed);
         self.update(SPSC_UNCLAIM.get(), |word| {
             let finished = if word & CLOSED == 0 { 0 } else { FINISHED };
@@ -94,7 +94,7 @@ impl State {
         self.update(SPSC_CLOSE.get(), |word| word | CLOSED | FINISHED);
     }
 
-    /// The consumer closes; a producer that is there has yet to learn it.
+    /// The consumer closes the ring. An existing producer has not learned this yet.
     pub(super) fn close_consumer(&self) {
         self.update(SPSC_CLOSE.get(), |word| {
             let finished = if word & PRODUCER == 0 { FINISHED } else { 0 };
@@ -103,7 +103,7 @@ impl State {
     }
 
     fn update(&self, ordering: Ordering, mut next: impl FnMut(u32) -> u32) {
-        // It cannot fail: the closure always gives a word.
+        // This cannot fail, since the closure always returns a word.
         let _ = self
             .word
             .fetch_update(ordering, Ordering::Relaxed, |word| Some(next(word)));
