@@ -334,7 +334,8 @@ impl Fabric {
 
     pub(crate) fn lock(&self) -> Locked<'_> {
         // Nothing panics while it is held; were it so, each object would still be whole.
-        let world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        world.note_user();
         Locked::new(world, self.real_time.as_deref())
     }
 }

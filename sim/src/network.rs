@@ -228,8 +228,11 @@ impl Fabric {
             let mut world = self.lock();
             world.settle();
             // Other threads finish their present calls before time passes.
-            let mut turns = 0..TURNS;
+            let (mut turns, began) = (0..TURNS, std::time::Instant::now());
             while !world.is_driven && !is_found(&world) && turns.next().is_some() {
+                if !world.is_shared() && began.elapsed() >= TURNS_TAKE {
+                    break;
+                }
                 drop(world);
                 std::thread::yield_now();
                 world = self.lock();
@@ -261,3 +264,7 @@ const NAP_NS: u64 = 1_000_000;
 /// How often other threads get their turn before it does, unless what is waited for is found. On a machine with much to do
 /// each may take milliseconds.
 const TURNS: u32 = 64;
+
+/// The turns take no longer than this while one thread has the fabric to itself: then no call of another is under way, and at most
+/// a thread is about to begin.
+const TURNS_TAKE: Duration = Duration::from_micros(500);

@@ -50,12 +50,23 @@ pub(crate) struct ContextState {
 /// Names one.
 pub(crate) type ContextKey = Key<ContextState>;
 
+/// The threads that have used a fabric so far.
+#[derive(Clone, Copy)]
+enum User {
+    Nobody,
+    /// One, by the address of a variable of its own.
+    Thread(usize),
+    Threads,
+}
+
 /// Everything there is.
 pub(crate) struct World {
     now_ns: u64,
     /// When the fabric was made, by its clock.
     began_ns: u64,
     events: Events,
+    /// The thread that uses the fabric, while it is the only one that ever did.
+    user: User,
     /// Whether time passes only at the caller's request.
     pub(crate) is_driven: bool,
     /// How long each call takes, if the fabric is driven.
@@ -111,6 +122,7 @@ impl World {
             now_ns: began_ns,
             began_ns,
             events: Events::default(),
+            user: User::Nobody,
             is_driven,
             call_ns: 0,
             random: Random::new(seed),
@@ -143,6 +155,22 @@ impl World {
             capture: None,
             recorder: None,
         }
+    }
+
+    /// Notes that the present thread uses the fabric.
+    pub(crate) fn note_user(&mut self) {
+        thread_local!(static HERE: u8 = const { 0 });
+        let here = HERE.with(|here| core::ptr::from_ref(here).addr());
+        match self.user {
+            User::Nobody => self.user = User::Thread(here),
+            User::Thread(there) if there != here => self.user = User::Threads,
+            User::Thread(_) | User::Threads => {}
+        }
+    }
+
+    /// Whether several threads have used the fabric so far.
+    pub(crate) const fn is_shared(&self) -> bool {
+        matches!(self.user, User::Threads)
     }
 
     /// Whether something happened or was planned since this was last asked.
