@@ -126,7 +126,8 @@ impl<P: Provider, N: Network> Core<P, N> {
         if let Event::Failed { ticket, status } = &event {
             // Channels that are given up are included: the completion with the refusal is often reported after that.
             if is_denial(*status) {
-                self.links_mut().for_each(|link| link.denied(at, *ticket));
+                self.links_mut()
+                    .for_each(|link| link.denied(at, *ticket, *status));
             }
         }
         let Some(whose) = self.routes.get(at) else {

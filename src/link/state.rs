@@ -12,7 +12,7 @@ use doorbell_core::wire::{
     Attach, Handle, InstanceId, Placed, Refusal, SESSION_HEADER_BYTES, SESSION_PLACED_BYTES, SessionFrame,
     SessionHeader,
 };
-use doorbell_core::{Instant, Ticket};
+use doorbell_core::{Instant, Ticket, WcStatus};
 
 use super::arrivals::Who;
 use super::assembly::Assembly;
@@ -308,11 +308,15 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Notes that the peer's device refused a request of a channel. The channel may be the present or the previous one of any rail.
-    pub(super) fn denied(&mut self, at: At, ticket: Ticket) {
+    pub(super) fn denied(&mut self, at: At, ticket: Ticket, status: WcStatus) {
         let mut rails = self.rails.iter();
         match rails.find_map(|rail| rail.carried_on(at, ticket)) {
             Some(Carried::Request(request)) => self.one_sided.denied(request),
             Some(Carried::Stretch(stretch)) => self.one_sided.stretch_denied(stretch),
+            // The device gives no right as the cause: the piece goes again over another connection, and a device that fails for good ends it.
+            Some(Carried::Piece(id, ..) | Carried::Part(id)) if status == WcStatus::REM_OP_ERR => {
+                self.transfers.failed_at_taker(id);
+            }
             Some(Carried::Piece(id, ..) | Carried::Part(id)) => self.transfers.denied(id),
             Some(Carried::Placed(_) | Carried::PlacedPart) => self.denied_placed(),
             None => {}

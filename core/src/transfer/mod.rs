@@ -140,6 +140,10 @@ impl Said {
 
 const RAILS: usize = SESSION_RAILS_MAX as usize;
 
+/// So many consecutive WRITEs that the taker's device does not execute count as a refusal. A peer that ends its process may cause one on
+/// each rail.
+const FAILED_MAX: u8 = 2 * SESSION_RAILS_MAX;
+
 /// One transfer, as one side sees it.
 #[derive(Debug)]
 pub struct Transfer<T> {
@@ -169,8 +173,8 @@ pub struct Transfer<T> {
     answering: Option<Connection>,
     /// The deadline of the fence that pieces wait for.
     fence_by: Option<Deadline>,
-    /// Whether the taker's device refused a WRITE.
-    is_denied: bool,
+    /// Number of consecutive WRITEs that the taker's device did not execute; [`FAILED_MAX`] if it refused one.
+    failed: u8,
     /// Whether the end was reported.
     is_reported: bool,
 }
@@ -215,7 +219,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             is_answered: false,
             answering: None,
             fence_by: None,
-            is_denied: false,
+            failed: 0,
             is_reported: false,
         }
     }
@@ -376,7 +380,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             Stage::Open if self.deadline.is_some_and(|deadline| deadline.has_passed(now)) => {
                 self.end(EndReason::DEADLINE, drain_until);
             }
-            Stage::Open if self.is_denied && self.is_quiet() => self.end(EndReason::DENIED, drain_until),
+            Stage::Open if self.is_denied() && self.is_quiet() => self.end(EndReason::DENIED, drain_until),
             Stage::Open if self.fence_by.is_some_and(|deadline| deadline.has_passed(now)) => {
                 self.end(EndReason::NOT_FENCED, drain_until);
             }
@@ -575,7 +579,17 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// Notes that the taker's device refused a WRITE, so that nothing more is written. A dying process loses its memory before its
     /// connections. So this ends the transfer only after the taker has answered the fence; a dead taker ends the session instead.
     pub const fn denied(&mut self) {
-        self.is_denied = true;
+        self.failed = FAILED_MAX;
+    }
+
+    /// Notes that the taker's device failed at a WRITE, and gave no right of access as the cause. The connection is lost, and the piece is
+    /// written again over another one, up to [`FAILED_MAX`] times in a row.
+    pub fn failed_at_taker(&mut self) {
+        self.failed = self.failed.saturating_add(1).min(FAILED_MAX);
+    }
+
+    const fn is_denied(&self) -> bool {
+        self.failed >= FAILED_MAX
     }
 
     /// Whether no WRITE is posted, and no piece waits for a fence.
@@ -600,7 +614,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             return None;
         };
         let (of, window) = self.keys.get(usize::from(rail)).copied().flatten()?;
-        if self.stage != Stage::Open || self.is_denied || of != epoch {
+        if self.stage != Stage::Open || self.is_denied() || of != epoch {
             return None;
         }
         Some((giver.next_piece()?, window))
@@ -632,6 +646,9 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     pub fn retired(&mut self, rail: u8) {
         if let Some(in_flight) = self.in_flight.get_mut(usize::from(rail)) {
             *in_flight = in_flight.saturating_sub(1);
+        }
+        if !self.is_denied() {
+            self.failed = 0;
         }
         self.go_on();
     }

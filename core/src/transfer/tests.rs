@@ -648,3 +648,44 @@ fn a_write_that_is_refused_ends_a_transfer_only_where_the_taker_lives() {
         }
     }
 }
+
+#[test]
+fn a_write_at_which_the_takers_device_fails_is_repeated_up_to_a_number() {
+    let later = Deadline::at(Instant::from_ns(u64::MAX));
+    // A piece is written, over a connection that is then fenced and followed by another one.
+    let again = |giver: &mut Side, number: u32, fails: bool| {
+        let epoch = Epoch::from_wire(number);
+        let take = super::Take {
+            epoch,
+            transfer: TransferId(2),
+            window: window(1 << 20),
+        };
+        giver.heard_take(0, &take).unwrap();
+        let Some((piece, _)) = giver.piece_for((0, epoch)) else {
+            return false;
+        };
+        giver.wrote(piece, 1, (0, epoch));
+        if fails {
+            giver.failed_at_taker();
+        } else {
+            giver.retired(0);
+        }
+        giver.lost(0, later);
+        giver.left();
+        giver.fenced(0, epoch);
+        giver.look(Instant::from_ns(1), later);
+        true
+    };
+    let max = u32::from(super::FAILED_MAX);
+    let mut giver = Side::give(&open(1 << 20, TransferRole::Giver), table()).unwrap();
+    for number in 1..max {
+        assert!(again(&mut giver, number, true));
+    }
+    // One that is done begins the count anew.
+    assert!(again(&mut giver, max, false));
+    for number in 1..=max {
+        assert_eq!(giver.take_end(), None);
+        assert!(again(&mut giver, max + number, true));
+    }
+    assert_eq!(giver.take_end(), Some(TransferEnd::Here(EndReason::DENIED)));
+}

@@ -449,6 +449,13 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
+    /// Notes that the peer's device failed at a WRITE of a transfer.
+    pub(in super::super) fn failed_at_taker(&mut self, id: TransferId) {
+        if let Some(entry) = self.find(id) {
+            entry.machine.failed_at_taker();
+        }
+    }
+
     /// Ends a transfer, since the device of this side refused to post a piece.
     pub(in super::super) fn refused(&mut self, id: TransferId, reason: EndReason, now: Instant) {
         let until = self.config.drain_by(now);
