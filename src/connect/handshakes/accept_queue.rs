@@ -244,6 +244,15 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         }
     }
 
+    /// The Worker's side, on the thread of the handshakes: answers all requests, and wakes nobody. Returns whether there were any.
+    pub(crate) fn answer_all(&self, mut answer: impl FnMut(&W) -> A) -> bool {
+        let mut has_answered = false;
+        while self.is_asked() && self.serve(&mut answer).is_some() {
+            has_answered = true;
+        }
+        has_answered
+    }
+
     /// Answers the oldest request, if there is one and no other thread holds its locks.
     fn serve(&self, answer: impl FnOnce(&W) -> A) -> Option<()> {
         let mut asked = tried(self.asked.try_lock())?;

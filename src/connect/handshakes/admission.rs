@@ -159,6 +159,17 @@ impl<P: Provider> Admission<P> {
         }
     }
 
+    /// The Worker's side, on the thread of the handshakes: answers all requests. `grant` grants or refuses each place. Returns whether
+    /// there were any.
+    pub(crate) fn grant_all(
+        &self,
+        worker: &mut Worker<P>,
+        grant: impl Fn(&PeerRequest, &mut Worker<P>) -> Result<Reserved<P>, ConnectError>,
+    ) -> bool {
+        self.queue
+            .answer_all(|request| grant(request, worker).map(Box::new))
+    }
+
     /// The Worker's side ends: returns the connections that will not be accepted. The caller drops them on a thread that may call the
     /// device.
     pub(crate) fn abandon(&self) -> Vec<impl Send + 'static + use<P>> {

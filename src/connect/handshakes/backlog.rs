@@ -33,6 +33,9 @@ use crate::trust::Trust;
 /// The maximum number of streams that one poll accepts, so that new peers do not delay handshakes in progress.
 const TAKEN_IN_MAX: usize = 32;
 
+/// The maximum number of failures that wait to be taken. The caller takes one a poll, and a flood of peers fails faster.
+const FAILURES_MAX: usize = 1024;
+
 /// How long the result of a port scan is used again. A scan is slow, since it opens devices.
 const RAILS_MAX_AGE: Duration = Duration::from_secs(1);
 
@@ -64,7 +67,7 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     /// The end of the current pause, in which no stream is accepted. `next_rest` is the length of the next pause.
     rest: Option<Deadline>,
     next_rest: Duration,
-    /// All failures of handshakes that were not taken yet. If this is `None`, only the last failure is kept, in `counts`.
+    /// The last failures of handshakes that were not taken yet. If this is `None`, only the last failure is kept, in `counts`.
     failures: Option<VecDeque<ConnectError>>,
     /// The last failure of the port, if `failures` is used.
     port_failure: Option<ConnectError>,
@@ -107,7 +110,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self
     }
 
-    /// Keeps each failure until [`Self::take_failure`] or [`Self::take_port_failure`] returns it.
+    /// Keeps each failure, up to a limit, until [`Self::take_failure`] or [`Self::take_port_failure`] returns it.
     pub(crate) fn keeping_each_failure(mut self) -> Self {
         self.failures = Some(VecDeque::new());
         self
@@ -268,7 +271,12 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     fn note_failed(&mut self, error: ConnectError) {
         self.counts.count_failed(&error);
         match &mut self.failures {
-            Some(failures) => failures.push_back(error),
+            Some(failures) => {
+                if failures.len() >= FAILURES_MAX {
+                    failures.pop_front();
+                }
+                failures.push_back(error);
+            }
             None => self.counts.keep(error),
         }
     }
