@@ -59,8 +59,8 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     /// When to poll again, since more peers have arrived, or other threads do work whose end no waker announces.
     again: Option<Deadline>,
     admissions: Vec<Arc<Admission<P>>>,
-    /// Counts the requested places, so that the Workers of one device take turns.
-    next_admission: usize,
+    /// The requested places of each device, counted at its first Worker, so that the Workers of one device take turns.
+    turns: Vec<usize>,
     sources: Sources,
     counts: Arc<Counts>,
     rails: Option<(Instant, Rails)>,
@@ -93,7 +93,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             makers: None,
             again: None,
             admissions: Vec::new(),
-            next_admission: 0,
+            turns: Vec::new(),
             sources: Sources::new(*limits),
             counts: Arc::new(Counts::default()),
             rails: None,
@@ -138,6 +138,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
 
     /// Requests places at these admissions from now on.
     pub(crate) fn admit_by(&mut self, admissions: Vec<Arc<Admission<P>>>) {
+        self.turns = vec![0; admissions.len()];
         self.admissions = admissions;
         // The rails contain indices of the earlier Workers.
         self.rails = None;
@@ -478,7 +479,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             busy,
             counts: &self.counts,
             admissions: &self.admissions,
-            next_admission: &mut self.next_admission,
+            turns: &mut self.turns,
             makers: self.makers.as_ref().unwrap_or_else(|| node.makers()),
             waker: self.waker.as_ref(),
         };

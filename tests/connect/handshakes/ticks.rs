@@ -2,8 +2,9 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
+use std::sync::Arc;
 
-use doorbell::connect::Connecting;
+use doorbell::connect::{Connecting, HandshakeLimits};
 use doorbell::provider::{Io as _, Network as _};
 use doorbell::{ChannelConfig, ConnectError, Connection, Listener, Node, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host, LinkConfig, Stream};
@@ -211,4 +212,32 @@ fn connections_of_one_worker_hold_up_no_place_of_another() {
         (0..32).for_each(|_| tick(&mut hub));
         assert_eq!((connected, hub.accepted), (16, 17), "{head_start}");
     }
+}
+
+#[test]
+fn the_workers_of_each_device_take_turns() {
+    let fabric = driven();
+    let node = Arc::new(hub_on(&fabric));
+    let own = WorkerConfig::default();
+    let mut workers = ["hub0", "hub0", "hub1", "hub1"].map(|device| node.worker(device, &own).unwrap());
+    let listener = Listener::bind(&node, &workers, anywhere(), &config()).unwrap();
+    let (mut handshakes, mut acceptances) = listener.aside(&node, &workers, &HandshakeLimits::default());
+    let mut accepted = [0; 4];
+    // The peers come over one device and the other in turn.
+    for number in 0..8 {
+        let mut peer = Peer::new(&fabric, number % 2, 10 + number);
+        let (mut outcome, before) = (None, accepted);
+        while outcome.is_none() || accepted == before {
+            handshakes.poll();
+            for ((acceptances, worker), accepted) in
+                acceptances.iter_mut().zip(&mut workers).zip(&mut accepted)
+            {
+                *accepted += usize::from(acceptances.poll_accept(worker).unwrap().is_some());
+            }
+            outcome = outcome.or_else(|| peer.poll());
+            fabric.run_for(LATENCY);
+        }
+        outcome.unwrap().unwrap();
+    }
+    assert_eq!(accepted, [2; 4]);
 }
