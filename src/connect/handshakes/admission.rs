@@ -176,6 +176,11 @@ impl<P: Provider> Admission<P> {
         self.queue.abandon()
     }
 
+    /// Whether an answer of the Worker wakes the thread that polls the handshakes.
+    pub(crate) fn wakes_handshakes(&self) -> bool {
+        self.queue.signals.is_some()
+    }
+
     /// The Worker's side: whether a place is requested.
     pub(crate) fn is_asked(&self) -> bool {
         self.queue.is_asked()

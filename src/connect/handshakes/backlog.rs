@@ -203,8 +203,15 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             Some(Deadline::at(now))
         } else {
             let is_notified = self.waker.is_some();
-            (is_awaited && !is_notified).then(|| Deadline::after(now, POLL_AGAIN))
+            let is_unannounced = (is_awaited && !is_notified) || self.awaits_silent_worker();
+            is_unannounced.then(|| Deadline::after(now, POLL_AGAIN))
         };
+    }
+
+    /// Whether a handshake waits for a place of a Worker whose answer wakes nobody.
+    fn awaits_silent_worker(&self) -> bool {
+        let is_notified = self.admissions.iter().all(|one| one.wakes_handshakes());
+        !is_notified && self.under_way.iter().any(|one| one.is_reserving())
     }
 
     /// Returns the latest time of the next poll; `None` if nothing is in progress.

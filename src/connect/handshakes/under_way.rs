@@ -95,6 +95,11 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         }
     }
 
+    /// Whether a place was requested, and the Worker's answer was not seen yet.
+    pub(super) const fn is_reserving(&self) -> bool {
+        matches!(self.stage, AttemptState::Reserving)
+    }
+
     /// Whether a thread makes the queue pair now.
     pub(super) const fn is_making(&self) -> bool {
         matches!(self.stage, AttemptState::Creating(_))

@@ -10,7 +10,7 @@ use doorbell::{ChannelConfig, ConnectError, Connection, Listener, Node, Worker, 
 use doorbell_sim::{Fabric, Host, LinkConfig, Stream};
 
 use crate::fabric::{node, port};
-use crate::handshakes::hub::{LATENCY, PORT, WHOLE};
+use crate::handshakes::hub::{Guest, Hub, LATENCY, PORT, WHOLE};
 
 const TICK: Duration = Duration::from_millis(10);
 
@@ -240,4 +240,31 @@ fn the_workers_of_each_device_take_turns() {
         outcome.unwrap().unwrap();
     }
     assert_eq!(accepted, [2; 4]);
+}
+
+/// Without threads that wake each other, the handshakes look again by themselves for a place that a Worker grants.
+#[test]
+fn a_wait_is_short_while_a_worker_may_grant_a_place() {
+    let mut hub = Hub::new(&HandshakeLimits::default());
+    hub.accepts = false;
+    let mut guest = Guest::new(&hub, 1);
+    let mut connecting = guest.begin(&hub);
+    for _ in 0..8 {
+        hub.run(LATENCY);
+        assert!(guest.poll(&mut connecting).is_none());
+    }
+    let granted = hub.acceptances.as_mut().unwrap().poll_accept(&mut hub.worker);
+    assert!(matches!(granted, Ok(None)), "{granted:?}");
+    let (began, deadline) = (hub.fabric.now(), hub.node.within(WHOLE));
+    hub.handshakes.as_ref().unwrap().wait(deadline).unwrap();
+    let waited = Duration::from_nanos(hub.fabric.now().to_ns() - began.to_ns());
+    assert!(waited <= LATENCY, "{waited:?}");
+    hub.accepts = true;
+    while guest.poll(&mut connecting).is_none() {
+        hub.run(LATENCY);
+    }
+    drop(connecting);
+    hub.run(LATENCY);
+    assert_eq!(hub.accepted.len(), 1);
+    hub.end(vec![guest]);
 }
