@@ -225,9 +225,10 @@ impl<P: Provider> ReservedPlace<P> {
         self.place.answer()
     }
 
-    /// Hands the finished connection to the Worker.
-    pub(crate) fn publish(self, finished: Finished<P>) {
-        self.place.publish(Box::new(finished));
+    /// Hands the finished connection to the Worker. Returns the connections that will not be accepted, since the Worker's side has ended.
+    /// The caller drops them on a thread that may call the device.
+    pub(crate) fn publish(self, finished: Finished<P>) -> Vec<impl Send + 'static + use<P>> {
+        self.place.publish(Box::new(finished))
     }
 }
 

@@ -489,6 +489,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             turns: &mut self.turns,
             makers: self.makers.as_ref().unwrap_or_else(|| node.makers()),
             waker: self.waker.as_ref(),
+            reaper: node.reaper(),
         };
         let (sources, mut failed) = (&mut self.sources, Vec::new());
         self.under_way.retain_mut(|one| {

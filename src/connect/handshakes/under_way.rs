@@ -16,7 +16,7 @@ use crate::connect::answer::{Answer, Next, PeerRequest};
 use crate::connect::attempt::{self, Connected};
 use crate::error::ConnectError;
 use crate::machine::makers::{Commission, Makers, Whom};
-use crate::machine::reaper::Reaped;
+use crate::machine::reaper::{Reaped, Reaper};
 
 /// One handshake in progress.
 pub(super) struct UnderWay<P: Provider, N: Network> {
@@ -54,6 +54,7 @@ pub(super) struct AttemptContext<'h, P: Provider> {
     /// For each Worker, how many places were requested of its device, counted at the first Worker of a device.
     pub(super) turns: &'h mut [usize],
     pub(super) makers: &'h Makers,
+    pub(super) reaper: &'h Reaper,
     /// Wakes the thread that polls the handshakes. `None` if that thread does not sleep.
     pub(super) waker: Option<&'h Waker>,
     /// The Reject for a peer for which there is no room.
@@ -160,7 +161,10 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     };
                     // Counted before it is published, so that the count includes each accepted connection.
                     around.counts.note_connected();
-                    place.publish(Reaped::into_inner(*connected).finish(established));
+                    let unaccepted = place.publish(Reaped::into_inner(*connected).finish(established));
+                    if !unaccepted.is_empty() {
+                        around.reaper.take(unaccepted);
+                    }
                     return Some(Ok(()));
                 }
                 Err(error) => return Some(Err(error)),
