@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use doorbell::connect::{Connecting, HandshakeLimits};
 use doorbell::provider::{Io as _, Network as _};
+use doorbell::wire::RejectReason;
 use doorbell::{ChannelConfig, ConnectError, Connection, Listener, Node, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host, LinkConfig, Stream};
 
 use crate::fabric::{node, port};
-use crate::handshakes::hub::{Guest, Hub, LATENCY, PORT, WHOLE};
+use crate::handshakes::hub::{Guest, Hub, LATENCY, PORT, WHOLE, rejection};
 
 const TICK: Duration = Duration::from_millis(10);
 
@@ -267,4 +268,29 @@ fn a_wait_is_short_while_a_worker_may_grant_a_place() {
     hub.run(LATENCY);
     assert_eq!(hub.accepted.len(), 1);
     hub.end(vec![guest]);
+}
+
+#[test]
+fn a_worker_that_is_gone_is_no_fault_of_the_peers_settings() {
+    let mut hub = Hub::new(&HandshakeLimits::default());
+    hub.accepts = false;
+    let mut guest = Guest::new(&hub, 1);
+    let mut connecting = guest.begin(&hub);
+    for _ in 0..8 {
+        hub.run(LATENCY);
+        assert!(guest.poll(&mut connecting).is_none());
+    }
+    let granted = hub.acceptances.as_mut().unwrap().poll_accept(&mut hub.worker);
+    assert!(matches!(granted, Ok(None)), "{granted:?}");
+    let another = hub.node.workers(&WorkerConfig::default()).unwrap().remove(0);
+    drop(core::mem::replace(&mut hub.worker, another));
+    let outcome = loop {
+        hub.run(LATENCY);
+        if let Some(outcome) = guest.poll(&mut connecting) {
+            break outcome;
+        }
+    };
+    assert_eq!(rejection(outcome), (RejectReason::QUEUE_PAIR, 0));
+    let why = hub.handshakes.as_ref().unwrap().take_failure();
+    assert!(matches!(why, Some(ConnectError::OtherWorkers)), "{why:?}");
 }
