@@ -191,9 +191,15 @@ impl Rails {
                     })
                     .collect(),
                 failed: self.failed.clone(),
-                peers: peer.iter().map(|rail| rail.address().to_string()).collect(),
+                peers: addresses(peer),
+                gone: None,
             })
     }
+}
+
+/// Returns the addresses of rails, for a report.
+pub(crate) fn addresses(rails: &[AdvertisedRail]) -> Vec<String> {
+    rails.iter().map(|rail| rail.address().to_string()).collect()
 }
 
 /// The rails of a port, and for those that are not used, why.

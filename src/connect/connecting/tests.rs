@@ -1,4 +1,4 @@
-//! Polls after the outcome.
+//! Polls after the outcome, and a required rail that the peer no longer has.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -111,4 +111,39 @@ fn a_poll_after_the_outcome_does_not_dial_again() {
     client.set_trust(everywhere);
     assert_misused(connecting.poll(&client, &mut theirs));
     assert!(matches!(connecting.stage, ConnectingState::Scanning(..)));
+}
+
+#[test]
+fn a_required_rail_that_is_gone_is_named_with_the_rails_that_are_left() {
+    let fabric = Fabric::new();
+    let (mut server, mut ours) = node(&fabric, "server", &["10.0.0.1", "10.1.0.1"]);
+    let (client, mut theirs) = node(&fabric, "client", &["10.0.0.2", "10.1.0.2"]);
+    let config = ChannelConfig::default();
+    let at = "[::]:0".parse().unwrap();
+    let mut listener = Listener::bind(&server, &ours, at, &config).unwrap();
+    let handle = *listener.handle();
+    let peer = handle
+        .rails()
+        .iter()
+        .find(|rail| rail.address() == prefix("10.1.0.1"));
+    let aim = Aim::Rail {
+        handle,
+        device: "client1".into(),
+        port: 1,
+        peer: peer.unwrap(),
+    };
+    server.set_rail_filter("^server1".parse().unwrap());
+    let patience = Patience::Until(client.within(SOON));
+    let mut connecting = client.begin(&theirs, aim, &config, patience).unwrap();
+    let error = outcome(
+        (&client, &mut theirs),
+        (&server, &mut ours),
+        &mut listener,
+        &mut connecting,
+    )
+    .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no rail reaches the peer, which is at 10.0.0.1/24 and no longer at 10.1.0.1/24"
+    );
 }
