@@ -385,15 +385,19 @@ pub struct NoRoute {
     pub failed: Vec<String>,
     /// The addresses that the peer advertises.
     pub peers: Vec<String>,
+    /// The address of the only rail of the peer that may be used, if the peer no longer advertises it.
+    pub gone: Option<String>,
 }
 
 impl fmt::Display for NoRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "no rail reaches the peer, which is at {}",
-            self.peers.join(", ")
-        )?;
+        f.write_str("no rail reaches the peer, which ")?;
+        match (&*self.peers, &self.gone) {
+            ([], None) => f.write_str("advertises no rail")?,
+            ([], Some(gone)) => write!(f, "is no longer at {gone}")?,
+            (peers, None) => write!(f, "is at {}", peers.join(", "))?,
+            (peers, Some(gone)) => write!(f, "is at {} and no longer at {gone}", peers.join(", "))?,
+        }
         for (rail, reason) in &self.ours {
             write!(f, "; {rail}: {reason}")?;
         }

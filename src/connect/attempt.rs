@@ -487,8 +487,13 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         | ConnectError::TooManyLinks { .. }
         | ConnectError::TooManyLinksFrom { .. } => Reject::new(RejectReason::BUSY),
         ConnectError::ListenerClosed => Reject::new(RejectReason::CLOSING),
-        // For example, a call of the device panicked. The peer's parameters are not the cause.
-        ConnectError::Unreachable(_) => Reject::new(RejectReason::QUEUE_PAIR),
-        _ => Reject::new(RejectReason::PARAMETERS),
+        ConnectError::Entropy(errno) => Reject {
+            reason: RejectReason::QUEUE_PAIR,
+            detail: u32::try_from(*errno).unwrap_or(0),
+        },
+        // An endpoint cannot be sent to this peer.
+        ConnectError::Configuration(_) | ConnectError::Setting(_) => Reject::new(RejectReason::PARAMETERS),
+        // For example, the Worker is gone, or a call of the device panicked. The peer's settings are not the cause.
+        _ => Reject::new(RejectReason::QUEUE_PAIR),
     }
 }

@@ -37,6 +37,8 @@ pub struct Connecting<P: Provider = Rdma, N: Network = Tcp> {
     stage: ConnectingState<P, N>,
     config: ChannelConfig,
     patience: Patience,
+    /// Whether the outcome was returned.
+    is_over: bool,
 }
 
 /// The time limit of an attempt.
@@ -160,6 +162,7 @@ impl<P: Provider, N: Network> Node<P, N> {
             stage,
             config: *config,
             patience,
+            is_over: false,
         })
     }
 
@@ -225,14 +228,20 @@ impl<P: Provider, N: Network> Node<P, N> {
 }
 
 impl<P: Provider, N: Network> Connecting<P, N> {
-    /// Advances the attempt without waiting. Returns `None` until there is an outcome, and then the outcome. Do not poll again after the
-    /// outcome. Pass the Workers that the attempt began with, in the same order.
+    /// Advances the attempt without waiting. Returns `None` until there is an outcome, and then the outcome. A poll after the outcome does
+    /// nothing, and returns [`ConnectError::Misuse`]. Pass the Workers that the attempt began with, in the same order.
     pub fn poll(
         &mut self,
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
+        if self.is_over {
+            return Some(Err(ConnectError::Misuse(
+                "Connecting::poll was called after the outcome: begin another connection",
+            )));
+        }
         let outcome = self.advance(node, workers)?;
+        self.is_over = true;
         match (&outcome, &self.stage) {
             (Ok(connection), ConnectingState::Dialing(dialing)) => {
                 log!(info, "connected", to = dialing.to, worker = connection.worker);
@@ -384,3 +393,6 @@ impl<P: Provider, N: Network> fmt::Debug for Connecting<P, N> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

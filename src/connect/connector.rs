@@ -21,7 +21,7 @@ use crate::machine::log::log;
 use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::Reaped;
 use crate::machine::signal::Signal;
-use crate::rails::Rails;
+use crate::rails::{Rails, addresses};
 use crate::trust::Trust;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
@@ -236,9 +236,16 @@ impl<P: Provider> Connector<P> {
         };
         // Address and GID identify the rail. The speed is not compared: the port may report another speed by now.
         let is_it = |rail: &AdvertisedRail| (rail.address(), rail.gid()) == (to.address(), to.gid());
-        let at = peers.iter().position(is_it).unwrap_or(peers.len());
-        let one = peers.get(at).map_or(&[][..], core::slice::from_ref);
-        let mut pair = self.rails.route(one)?;
+        let Some((at, one)) = peers.iter().enumerate().find(|(_, rail)| is_it(rail)) else {
+            // No rail of this side is the cause.
+            return Err(NoRoute {
+                ours: Vec::new(),
+                failed: Vec::new(),
+                peers: addresses(peers),
+                gone: Some(to.address().to_string()),
+            });
+        };
+        let mut pair = self.rails.route(core::slice::from_ref(one))?;
         pair.peer = at;
         Ok(pair)
     }

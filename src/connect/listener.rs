@@ -170,6 +170,9 @@ impl<P: Provider, N: Network> Listener<P, N> {
     /// Node's threads scan the ports, and make and connect the queue pairs. Lost channels of the Workers are closed as by
     /// [`Worker::tend`], so that new peers can use their places.
     ///
+    /// Each call advances all handshakes, also while outcomes wait. Connections are returned before failures. At most 1024 failures wait:
+    /// the oldest makes room for another. [`Listener::counts`] counts each.
+    ///
     /// If the port fails, handshakes in progress continue, and outcomes that are ready are returned before the failure. A peer that
     /// is rejected for its address, or because there are too many, is not an outcome; [`Listener::counts`] counts it.
     ///
@@ -194,21 +197,15 @@ impl<P: Provider, N: Network> Listener<P, N> {
     ) -> Option<Result<Connection, ConnectError>> {
         workers.iter_mut().for_each(Worker::make_room);
         self.ask(workers);
-        if let Some(failure) = self.backlog.take_failure() {
-            return Some(Err(failure));
-        }
         // A handshake continues as soon as a Worker has granted it a place. The loop ends when no handshake requests a place.
         loop {
+            // All handshakes advance, and all Workers grant places, before an outcome is returned. So an outcome delays no handshake.
             self.backlog.poll(node);
-            let is_asked = self.backlog.admissions().iter().any(|one| one.is_asked());
-            if let Some(outcome) = self.poll_admissions(workers) {
-                return Some(outcome);
-            }
-            if let Some(failure) = self.backlog.take_failure() {
-                return Some(Err(failure));
-            }
-            if !is_asked {
-                return None;
+            let has_granted = self.grant(workers);
+            let outcome = self.take_connection(workers);
+            let outcome = outcome.or_else(|| self.backlog.take_failure().map(Err));
+            if outcome.is_some() || !has_granted {
+                return outcome;
             }
         }
     }
@@ -233,8 +230,16 @@ impl<P: Provider, N: Network> Listener<P, N> {
         }
     }
 
-    /// Grants requested places, and accepts one finished connection.
-    fn poll_admissions(&self, workers: &mut [Worker<P>]) -> Option<Result<Connection, ConnectError>> {
+    /// Grants or refuses all requested places. Returns whether there were any.
+    fn grant(&self, workers: &mut [Worker<P>]) -> bool {
+        let admissions = self.backlog.admissions().iter().zip(workers);
+        admissions.fold(false, |has_granted, (admission, worker)| {
+            admission.grant_all(worker, PeerRequest::reserve) || has_granted
+        })
+    }
+
+    /// Accepts one finished connection.
+    fn take_connection(&self, workers: &mut [Worker<P>]) -> Option<Result<Connection, ConnectError>> {
         for (index, (admission, worker)) in self.backlog.admissions().iter().zip(workers).enumerate() {
             match admission.poll(worker, PeerRequest::reserve).transpose() {
                 Some(Ok(channel)) => {

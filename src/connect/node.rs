@@ -315,6 +315,13 @@ impl<P: Provider, N: Network> Node<P, N> {
         }
     }
 
+    /// Destroys closed objects by this reaper, also those of the Workers that are made from now on.
+    #[cfg(test)]
+    pub(crate) fn reaped_by(mut self, reaper: Reaper) -> Self {
+        self.reaper = reaper;
+        self
+    }
+
     /// Returns the reaper of this Node and its Workers.
     pub(crate) const fn reaper(&self) -> &Reaper {
         &self.reaper

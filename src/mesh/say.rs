@@ -68,7 +68,9 @@ impl State {
         for neighbour in self.neighbours.iter_mut().filter(|neighbour| neighbour.is_up) {
             if !neighbour.has_joined {
                 neighbour.has_joined = links.send(neighbour.link, &join.to_bytes(config.rank)).is_ok();
-                new = neighbour.joined().map_or(new, |rank| new.with(rank));
+                // The return of a rail is reported behind this, and counts then.
+                let there = neighbour.joined().filter(|_| !neighbour.is_without_rail);
+                new = there.map_or(new, |rank| new.with(rank));
             }
             if let Some(rank) = neighbour.outdated {
                 if !neighbour.has_to_say() || !neighbour.has_joined {
@@ -168,3 +170,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -192,9 +192,15 @@ impl Rails {
                     })
                     .collect(),
                 failed: self.failed.clone(),
-                peers: peer.iter().map(|rail| rail.address().to_string()).collect(),
+                peers: addresses(peer),
+                gone: None,
             })
     }
+}
+
+/// Returns the addresses of rails, for a report.
+pub(crate) fn addresses(rails: &[AdvertisedRail]) -> Vec<String> {
+    rails.iter().map(|rail| rail.address().to_string()).collect()
 }
 
 /// Returns the rails of a port; each unused one has the reason.

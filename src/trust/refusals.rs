@@ -5,7 +5,7 @@ use doorbell_core::wire::RejectReason;
 
 use crate::error::ConnectError;
 
-/// Counts of handshakes that failed because of a key or an address. Peers that refused the listener's key count, too.
+/// Counts of handshakes that failed because of a key or an address. Peers that refused the listener's key or address count, too.
 ///
 /// All counts are zero in normal operation. They grow if a key was not changed on all hosts, or if somebody tries to intrude.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,8 @@ pub struct Refusals {
     pub unknown_key: u64,
     /// Handshakes in which the proof of the key was wrong.
     pub wrong_key: u64,
-    /// Peers whose address, or the address of whose rail, is outside the subnets of [`Trust::only_from`](crate::Trust::only_from).
+    /// Handshakes in which the address of one side, or of its rail, is outside the subnets of the other side's
+    /// [`Trust::only_from`](crate::Trust::only_from).
     pub address: u64,
 }
 
@@ -38,6 +39,7 @@ impl Refusals {
                     RejectReason::UNAUTHENTICATED => Some(&mut self.unauthenticated),
                     RejectReason::UNKNOWN_KEY => Some(&mut self.unknown_key),
                     RejectReason::WRONG_KEY => Some(&mut self.wrong_key),
+                    RejectReason::NOT_ALLOWED => Some(&mut self.address),
                     _ => None,
                 },
                 _ => None,

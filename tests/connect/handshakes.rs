@@ -4,6 +4,7 @@
 mod flood;
 mod halfway;
 mod hub;
+mod ticks;
 
 use core::net::IpAddr;
 use core::sync::atomic::Ordering;

@@ -315,6 +315,37 @@ fn a_rail_is_where_peers_may_be_or_there_is_no_queue_pair() {
     fabric.audit().unwrap();
 }
 
+/// The side that connects chose a rail of the listener that is not where its peers may be.
+#[test]
+fn a_listener_counts_the_peers_that_refuse_its_address() {
+    let fabric = driven();
+    let far = |name: &str, number: u8| {
+        let mut far = port(&format!("{name}1"), &format!("10.9.0.{number}/24"));
+        far.speed_mbps *= 4;
+        vec![port(&format!("{name}0"), &format!("10.0.0.{number}/24")), far]
+    };
+    let trust = without().only_from(&[prefix("10.0.0.0/24")]);
+    let a = node_that(&fabric, "a", far("simA", 1), without());
+    let b = node_that(&fabric, "b", far("simB", 2), trust);
+    let (mut at_a, mut at_b) = (workers(&a), workers(&b));
+    let at = SocketAddr::from(([10, 0, 0, 1], PORT));
+    let mut listener = Listener::bind(&a, &at_a, at, &small()).unwrap();
+    let begun = b.begin_connect_at(&at_b, at, &small(), b.within(WHOLE));
+    let mut connecting = begun.unwrap();
+    let (mut accepted, mut connected) = (None, None);
+    for _ in 0..40 {
+        connected = connected.or_else(|| connecting.poll(&b, &mut at_b));
+        accepted = accepted.or_else(|| listener.poll_accept(&a, &mut at_a).transpose());
+        fabric.run_for(LATENCY / 2);
+    }
+    assert!(
+        matches!(connected, Some(Err(ConnectError::NotAllowed(_)))),
+        "{connected:?}"
+    );
+    assert_eq!(cause(accepted).1, rejected(RejectReason::NOT_ALLOWED, 0));
+    assert_eq!((listener.refusals().address, listener.failed()), (1, 1));
+}
+
 #[test]
 fn workers_of_another_trust_domain_are_not_taken() {
     let fabric = driven();

@@ -69,9 +69,9 @@ const WRONG: &[Wrong] = &[
     Wrong {
         name: "published_without_a_wake_up",
         steps: &[(
-            "                drop(self.queue.abandon());\n            }\n            \
+            "                unaccepted = self.queue.abandon();\n            }\n            \
              self.queue.signals.wake_accepting();\n",
-            "                drop(self.queue.abandon());\n            }\n",
+            "                unaccepted = self.queue.abandon();\n            }\n",
         )],
     },
     Wrong {

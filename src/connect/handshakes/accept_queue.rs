@@ -244,6 +244,15 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         }
     }
 
+    /// The Worker's side, on the thread of the handshakes: answers all requests, and wakes nobody. Returns whether there were any.
+    pub(crate) fn answer_all(&self, mut answer: impl FnMut(&W) -> A) -> bool {
+        let mut has_answered = false;
+        while self.is_asked() && self.serve(&mut answer).is_some() {
+            has_answered = true;
+        }
+        has_answered
+    }
+
     /// Answers the oldest request, if there is one and no other thread holds its locks.
     fn serve(&self, answer: impl FnOnce(&W) -> A) -> Option<()> {
         let mut asked = tried(self.asked.try_lock())?;
@@ -328,8 +337,10 @@ impl<W, A, C, S: Wakes> AcceptPlace<W, A, C, S> {
         }
     }
 
-    /// Hands the connection to the Worker's side.
-    pub(crate) fn publish(mut self, connected: C) {
+    /// Hands the connection to the Worker's side. Returns the connections that will not be accepted, since that side has ended. The caller
+    /// drops them on a thread that may call the device.
+    pub(crate) fn publish(mut self, connected: C) -> Vec<AcceptEntry<W, A, C>> {
+        let mut unaccepted = Vec::new();
         if let Some(index) = self.index.take() {
             self.queue.exchange(index, AcceptEntry::Connected(connected));
             let is_abandoned = self.queue.pass(|owners| {
@@ -337,10 +348,11 @@ impl<W, A, C, S: Wakes> AcceptPlace<W, A, C, S> {
                 owners.is_abandoned
             });
             if is_abandoned {
-                drop(self.queue.abandon());
+                unaccepted = self.queue.abandon();
             }
             self.queue.signals.wake_accepting();
         }
+        unaccepted
     }
 }
 

@@ -159,10 +159,26 @@ impl<P: Provider> Admission<P> {
         }
     }
 
+    /// The Worker's side, on the thread of the handshakes: answers all requests. `grant` grants or refuses each place. Returns whether
+    /// there were any.
+    pub(crate) fn grant_all(
+        &self,
+        worker: &mut Worker<P>,
+        grant: impl Fn(&PeerRequest, &mut Worker<P>) -> Result<Reserved<P>, ConnectError>,
+    ) -> bool {
+        self.queue
+            .answer_all(|request| grant(request, worker).map(Box::new))
+    }
+
     /// The Worker's side ends: returns the connections that will not be accepted. The caller drops them on a thread that may call the
     /// device.
     pub(crate) fn abandon(&self) -> Vec<impl Send + 'static + use<P>> {
         self.queue.abandon()
+    }
+
+    /// Whether an answer of the Worker wakes the thread that polls the handshakes.
+    pub(crate) fn wakes_handshakes(&self) -> bool {
+        self.queue.signals.is_some()
     }
 
     /// The Worker's side: whether a place is requested.
@@ -209,9 +225,10 @@ impl<P: Provider> ReservedPlace<P> {
         self.place.answer()
     }
 
-    /// Hands the finished connection to the Worker.
-    pub(crate) fn publish(self, finished: Finished<P>) {
-        self.place.publish(Box::new(finished));
+    /// Hands the finished connection to the Worker. Returns the connections that will not be accepted, since the Worker's side has ended.
+    /// The caller drops them on a thread that may call the device.
+    pub(crate) fn publish(self, finished: Finished<P>) -> Vec<impl Send + 'static + use<P>> {
+        self.place.publish(Box::new(finished))
     }
 }
 

@@ -33,6 +33,9 @@ use crate::trust::Trust;
 /// The maximum number of streams that one poll accepts, so that new peers do not delay handshakes in progress.
 const TAKEN_IN_MAX: usize = 32;
 
+/// The maximum number of failures that wait to be taken. The caller takes one a poll, and a flood of peers fails faster.
+const FAILURES_MAX: usize = 1024;
+
 /// How long the result of a port scan is used again. A scan is slow, since it opens devices.
 const RAILS_MAX_AGE: Duration = Duration::from_secs(1);
 
@@ -56,15 +59,15 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     /// When to poll again, since more peers have arrived, or other threads do work whose end no waker announces.
     again: Option<Deadline>,
     admissions: Vec<Arc<Admission<P>>>,
-    /// Counts the requested places, so that the Workers of one device take turns.
-    next_admission: usize,
+    /// The requested places of each device, counted at its first Worker, so that the Workers of one device take turns.
+    turns: Vec<usize>,
     sources: Sources,
     counts: Arc<Counts>,
     rails: Option<(Instant, Rails)>,
     /// The end of the current pause, in which no stream is accepted. `next_rest` is the length of the next pause.
     rest: Option<Deadline>,
     next_rest: Duration,
-    /// All failures of handshakes that were not taken yet. If this is `None`, only the last failure is kept, in `counts`.
+    /// The last failures of handshakes that were not taken yet. If this is `None`, only the last failure is kept, in `counts`.
     failures: Option<VecDeque<ConnectError>>,
     /// The last failure of the port, if `failures` is used.
     port_failure: Option<ConnectError>,
@@ -90,7 +93,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             makers: None,
             again: None,
             admissions: Vec::new(),
-            next_admission: 0,
+            turns: Vec::new(),
             sources: Sources::new(*limits),
             counts: Arc::new(Counts::default()),
             rails: None,
@@ -107,7 +110,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self
     }
 
-    /// Keeps each failure until [`Self::take_failure`] or [`Self::take_port_failure`] returns it.
+    /// Keeps each failure, up to a limit, until [`Self::take_failure`] or [`Self::take_port_failure`] returns it.
     pub(crate) fn keeping_each_failure(mut self) -> Self {
         self.failures = Some(VecDeque::new());
         self
@@ -135,6 +138,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
 
     /// Requests places at these admissions from now on.
     pub(crate) fn admit_by(&mut self, admissions: Vec<Arc<Admission<P>>>) {
+        self.turns = vec![0; admissions.len()];
         self.admissions = admissions;
         // The rails contain indices of the earlier Workers.
         self.rails = None;
@@ -199,8 +203,15 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             Some(Deadline::at(now))
         } else {
             let is_notified = self.waker.is_some();
-            (is_awaited && !is_notified).then(|| Deadline::after(now, POLL_AGAIN))
+            let is_unannounced = (is_awaited && !is_notified) || self.awaits_silent_worker();
+            is_unannounced.then(|| Deadline::after(now, POLL_AGAIN))
         };
+    }
+
+    /// Whether a handshake waits for a place of a Worker whose answer wakes nobody.
+    fn awaits_silent_worker(&self) -> bool {
+        let is_notified = self.admissions.iter().all(|one| one.wakes_handshakes());
+        !is_notified && self.under_way.iter().any(|one| one.is_reserving())
     }
 
     /// Returns the latest time of the next poll; `None` if nothing is in progress.
@@ -268,7 +279,12 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     fn note_failed(&mut self, error: ConnectError) {
         self.counts.count_failed(&error);
         match &mut self.failures {
-            Some(failures) => failures.push_back(error),
+            Some(failures) => {
+                if failures.len() >= FAILURES_MAX {
+                    failures.pop_front();
+                }
+                failures.push_back(error);
+            }
             None => self.counts.keep(error),
         }
     }
@@ -470,9 +486,10 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             busy,
             counts: &self.counts,
             admissions: &self.admissions,
-            next_admission: &mut self.next_admission,
+            turns: &mut self.turns,
             makers: self.makers.as_ref().unwrap_or_else(|| node.makers()),
             waker: self.waker.as_ref(),
+            reaper: node.reaper(),
         };
         let (sources, mut failed) = (&mut self.sources, Vec::new());
         self.under_way.retain_mut(|one| {

@@ -10,6 +10,8 @@ mod counts;
 mod limits;
 mod rejection_log;
 mod rejections;
+#[cfg(test)]
+mod tests;
 mod under_way;
 
 /// The locks of `accept_queue`. The models replace them by those of loom.

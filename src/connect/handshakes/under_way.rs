@@ -16,7 +16,7 @@ use crate::connect::answer::{Answer, Next, PeerRequest};
 use crate::connect::attempt::{self, Connected};
 use crate::error::ConnectError;
 use crate::machine::makers::{Commission, Makers, Whom};
-use crate::machine::reaper::Reaped;
+use crate::machine::reaper::{Reaped, Reaper};
 
 /// One handshake in progress.
 pub(super) struct UnderWay<P: Provider, N: Network> {
@@ -51,8 +51,10 @@ enum AttemptState<P: Provider> {
 /// State of the backlog that handshakes share.
 pub(super) struct AttemptContext<'h, P: Provider> {
     pub(super) admissions: &'h [Arc<Admission<P>>],
-    pub(super) next_admission: &'h mut usize,
+    /// For each Worker, how many places were requested of its device, counted at the first Worker of a device.
+    pub(super) turns: &'h mut [usize],
     pub(super) makers: &'h Makers,
+    pub(super) reaper: &'h Reaper,
     /// Wakes the thread that polls the handshakes. `None` if that thread does not sleep.
     pub(super) waker: Option<&'h Waker>,
     /// The Reject for a peer for which there is no room.
@@ -92,6 +94,11 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
             stream: &self.stream,
             has_unsent: self.answer.has_unsent(),
         }
+    }
+
+    /// Whether a place was requested, and the Worker's answer was not seen yet.
+    pub(super) const fn is_reserving(&self) -> bool {
+        matches!(self.stage, AttemptState::Reserving)
     }
 
     /// Whether a thread makes the queue pair now.
@@ -154,7 +161,10 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     };
                     // Counted before it is published, so that the count includes each accepted connection.
                     around.counts.note_connected();
-                    place.publish(Reaped::into_inner(*connected).finish(established));
+                    let unaccepted = place.publish(Reaped::into_inner(*connected).finish(established));
+                    if !unaccepted.is_empty() {
+                        around.reaper.take(unaccepted);
+                    }
                     return Some(Ok(()));
                 }
                 Err(error) => return Some(Err(error)),
@@ -236,16 +246,18 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 }
 
 impl<P: Provider> AttemptContext<'_, P> {
-    /// Requests a place on a Worker of the rail's device. The Workers take turns, and a full Worker is skipped.
+    /// Requests a place on a Worker of the rail's device. The Workers of each device take turns, and a full Worker is skipped.
     fn ask(&mut self, request: &PeerRequest) -> Result<ReservedPlace<P>, ConnectError> {
-        let device = self
-            .admissions
-            .get(request.requested.rail.worker)
-            .map(|admission| admission.device());
+        // The first Worker of the device.
+        let at = request.requested.rail.worker;
+        let device = self.admissions.get(at).map(|admission| admission.device());
         let of_device = |admission: &&Arc<Admission<P>>| Some(admission.device()) == device;
         let count = self.admissions.iter().filter(of_device).count();
-        let first = self.next_admission.checked_rem(count).unwrap_or_default();
-        *self.next_admission = self.next_admission.wrapping_add(1);
+        let turn = self.turns.get_mut(at).map_or(0, |turn| {
+            let next = turn.wrapping_add(1);
+            core::mem::replace(turn, next)
+        });
+        let first = turn.checked_rem(count).unwrap_or_default();
         let mut refused = ConnectError::ListenerClosed;
         for admission in self
             .admissions
