@@ -46,6 +46,8 @@ enum Stage {
         link: LinkId,
         /// Whether the relay has been asked for a circuit.
         is_requested: bool,
+        /// Whether the relay has sent the port of its lifelines.
+        has_port: bool,
         heard: Option<Heard>,
     },
 }
@@ -78,7 +80,12 @@ pub(crate) fn leads_nowhere(links: &Links, link: LinkId) -> bool {
 #[derive(Debug)]
 pub(crate) enum Found {
     /// A link to the process was found. The route starts at this process.
-    Link { link: LinkId, route: Route },
+    Link {
+        link: LinkId,
+        route: Route,
+        /// Whether the peer has sent the port of its lifelines.
+        has_port: bool,
+    },
     /// No route was found.
     None { end: End, why: String },
 }
@@ -153,6 +160,12 @@ impl Search {
             Stage::Linking { link, .. } => Some(link),
             Stage::Asking(_) => None,
         }
+    }
+
+    /// Records that the peer at the link of the present attempt has sent the port of its lifelines. Returns whether this was the first time.
+    pub(crate) fn hear_port(&mut self) -> bool {
+        let attempt = self.attempt.as_mut().map(|attempt| &mut attempt.stage);
+        matches!(attempt, Some(Stage::Linking { has_port, .. }) if !core::mem::replace(has_port, true))
     }
 
     /// Records that a rail of a link is up.
@@ -309,6 +322,7 @@ impl Search {
         let Stage::Linking {
             link,
             is_requested,
+            has_port,
             heard,
         } = &mut attempt.stage
         else {
@@ -319,8 +333,8 @@ impl Search {
             rails.next()
         };
         match (heard.take(), attempt.step) {
-            (Some(Heard::Up), _) => return Some(Ok(self.found(*link, peer(), &Route::NONE))),
-            (Some(Heard::Connected(rest)), _) => return Some(Ok(self.found(*link, peer(), &rest))),
+            (Some(Heard::Up), _) => return Some(Ok(found((*link, *has_port), peer(), &Route::NONE))),
+            (Some(Heard::Connected(rest)), _) => return Some(Ok(found((*link, *has_port), peer(), &rest))),
             (Some(Heard::Over(end, why)), _) => {
                 return Some(Err(match leads_nowhere(links, *link) {
                     true => nowhere(),
@@ -350,17 +364,6 @@ impl Search {
         None
     }
 
-    fn found(&self, link: LinkId, peer: Option<IpAddr>, rest: &Route) -> Found {
-        let mut route = Route::NONE;
-        if let Some(peer) = peer {
-            route.push(peer);
-        }
-        Found::Link {
-            link,
-            route: route.then(rest),
-        }
-    }
-
     /// Records why a step failed.
     fn note(&mut self, step: Step, end: End, why: &str) {
         if !end.is_definite() {
@@ -374,6 +377,18 @@ impl Search {
             Step::Direct => write!(self.why, "{gap}by rails: {why}"),
             Step::By { relay, .. } => write!(self.why, "{gap}by {relay}: {why}"),
         };
+    }
+}
+
+fn found((link, has_port): (LinkId, bool), peer: Option<IpAddr>, rest: &Route) -> Found {
+    let mut route = Route::NONE;
+    if let Some(peer) = peer {
+        route.push(peer);
+    }
+    Found::Link {
+        link,
+        route: route.then(rest),
+        has_port,
     }
 }
 
@@ -391,6 +406,7 @@ fn link_to(
         Ok(link) => Ok(Stage::Linking {
             link,
             is_requested: false,
+            has_port: false,
             heard: None,
         }),
         Err(error @ doorbell::link::LinkError::TooManyLinks { .. }) => Err((End::FULL, error.to_string())),
@@ -399,4 +415,4 @@ fn link_to(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

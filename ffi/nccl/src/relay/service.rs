@@ -199,16 +199,7 @@ impl Relay {
             workers.len()
         ));
         Ok(Some(Self {
-            state: State {
-                circuits: Circuits::new(most, lifelines.port()),
-                searches: Vec::new(),
-                wanted: Vec::new(),
-                watches: Vec::new(),
-                asked: Vec::new(),
-                over: Vec::new(),
-                declined: Vec::new(),
-                leaving: Vec::new(),
-            },
+            state: State::new(most, lifelines.port()),
             links,
             lifelines,
             workers,
@@ -390,11 +381,15 @@ impl Relay {
             }
             match search.poll(links, node, workers) {
                 None => return true,
-                Some(Found::Link { link, route }) => {
+                Some(Found::Link {
+                    link,
+                    route,
+                    has_port,
+                }) => {
                     let before = search.before();
                     let is_direct = route.iter().count() <= 1;
                     log::info(format_args!("a circuit from {before} to {route}"));
-                    if !circuits.found(*key, (link, route), is_direct.then_some(before)) {
+                    if !circuits.found(*key, (link, route), is_direct.then_some(before), has_port) {
                         links.close(link, node.within(Duration::ZERO));
                     }
                 }
@@ -409,6 +404,19 @@ impl Relay {
 }
 
 impl State {
+    const fn new(circuits_max: usize, port: NonZeroU16) -> Self {
+        Self {
+            circuits: Circuits::new(circuits_max, port),
+            searches: Vec::new(),
+            wanted: Vec::new(),
+            watches: Vec::new(),
+            asked: Vec::new(),
+            over: Vec::new(),
+            declined: Vec::new(),
+            leaving: Vec::new(),
+        }
+    }
+
     fn hear(&mut self, link: LinkId, event: LinkEvent<'_>, (asked, ended): (Deadline, Deadline)) {
         let is_searched = |search: &&mut (Key, Search)| search.1.link() == Some(link);
         let search = self
@@ -421,7 +429,9 @@ impl State {
             LinkEvent::Received { message } => match search {
                 Some(search) => match (CircuitFrame::parse(message), Frame::parse(message)) {
                     (Some(frame), _) => search.hear_frame(link, frame),
-                    (None, Some(Frame::Hello { port })) => self.watches.push((link, port)),
+                    (None, Some(Frame::Hello { port })) if search.hear_port() => {
+                        self.watches.push((link, port));
+                    }
                     (None, _) => search.hear_over(link, &End::WRONG),
                 },
                 None => match self.circuits.hear(link, message, ended) {
@@ -462,3 +472,6 @@ fn end_of(reason: FinalReason) -> End {
         _ => End::LOST,
     }
 }
+
+#[cfg(test)]
+mod tests;

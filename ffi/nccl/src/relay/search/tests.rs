@@ -11,14 +11,18 @@ use super::super::frame::tests::handle;
 use super::super::frame::{CircuitFrame, End, RELAYS_MAX, Route};
 use super::{Found, Search};
 
-struct Side {
-    links: Links,
-    workers: Vec<Worker>,
-    node: Arc<Node>,
+/// A host on the fake.
+pub(in crate::relay) struct Side {
+    pub(in crate::relay) links: Links,
+    pub(in crate::relay) workers: Vec<Worker>,
+    pub(in crate::relay) node: Arc<Node>,
 }
 
 impl Side {
-    fn new() -> Self {
+    pub(in crate::relay) fn new() -> Self {
+        let path = doorbell_fake::library_path().unwrap();
+        // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
+        unsafe { rdma_sys::load_from(&path) }.unwrap();
         let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
         let workers = node.workers(&WorkerConfig::default()).unwrap();
         let links = Links::new(&node, &workers, &LinkConfig::default()).unwrap();
@@ -32,9 +36,6 @@ impl Side {
 
 #[test]
 fn a_relay_is_asked_for_its_handle_once_however_many_relays_are_behind_it() {
-    let path = doorbell_fake::library_path().unwrap();
-    // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
-    unsafe { rdma_sys::load_from(&path) }.unwrap();
     let (mut here, mut relay) = (Side::new(), Side::new());
     let at = "0.0.0.0:0".parse().unwrap();
     let listening = relay.links.listen(&relay.node, &relay.workers, at).unwrap();
