@@ -75,15 +75,15 @@ pub(crate) fn leave() {
 impl Service {
     /// Starts the relay. The port is taken before this returns, if it is free, so that peers find the relay when `init` has returned.
     fn start(settings: PluginSettings, port: NonZeroU16) -> Option<Self> {
-        let first = Relay::open(&settings, port);
+        let mut first = Some(Relay::open(&settings, port));
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&is_stopped);
         let named = thread::Builder::new().name("doorbell-relay".into());
         let run = move || {
-            let run = core::panic::AssertUnwindSafe(|| run(first, (&settings, port), &stop));
-            if std::panic::catch_unwind(run).is_err() {
-                log::warn("a fault of the plugin: the relay panicked, and has ended");
-            }
+            keep_running(&stop, || {
+                let opened = first.take().unwrap_or_else(|| Relay::open(&settings, port));
+                run(opened, (&settings, port), &stop);
+            });
         };
         match named.spawn(run) {
             Ok(thread) => Some(Self { is_stopped, thread }),
@@ -100,6 +100,17 @@ impl Service {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
         let _ = self.thread.join();
+    }
+}
+
+/// Calls `run` again after a panic, until it returns or `stop` is set.
+fn keep_running(stop: &AtomicBool, mut run: impl FnMut()) {
+    while std::panic::catch_unwind(core::panic::AssertUnwindSafe(&mut run)).is_err() {
+        log::warn("a fault of the plugin: the relay panicked; its circuits are lost, and it starts again");
+        thread::park_timeout(RETRY_EVERY);
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
     }
 }
 

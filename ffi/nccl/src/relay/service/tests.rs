@@ -1,7 +1,9 @@
 //! Tests of a relay's state and thread.
 
 use core::num::NonZeroU16;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use std::thread;
 
 use doorbell::link::LinkEvent;
 
@@ -9,7 +11,7 @@ use super::super::frame::Route;
 use super::super::frame::tests::handle;
 use super::super::search::tests::Side;
 use super::super::search::{Found, Search};
-use super::State;
+use super::{State, keep_running};
 use crate::frame::Frame;
 use crate::places::Key;
 
@@ -38,4 +40,19 @@ fn a_peer_that_is_searched_for_has_one_lifeline() {
     // The second one violates the protocol.
     let found = state.searches[0].1.poll(&mut links, &node, &workers);
     assert!(matches!(found, Some(Found::None { .. })), "{found:?}");
+}
+
+#[test]
+fn a_relay_that_panics_runs_again_unless_it_is_stopped() {
+    for is_stopped in [false, true] {
+        let (stop, mut runs) = (AtomicBool::new(false), 0);
+        // The pause before the next run ends at once.
+        thread::current().unpark();
+        keep_running(&stop, || {
+            runs += 1;
+            stop.store(is_stopped, Ordering::Relaxed);
+            assert_ne!(runs, 1, "the first run panics");
+        });
+        assert_eq!(runs, if is_stopped { 1 } else { 2 });
+    }
 }
