@@ -151,6 +151,25 @@ fn a_file_of_any_size_arrives() {
 }
 
 #[test]
+fn no_chunk_overtakes_an_earlier_one() {
+    let files = Files::new(600 * 4096);
+    let mut two = files.two("", &["--memory", "64K", "--chunk", "4K", "--piece", "4K"]);
+    let (mut most, mut chunks) = (0, 0);
+    while !two.sender.is_over() || !two.receiver.is_over() {
+        two.step().unwrap();
+        let Part::Send(sender) = &two.sender.part else {
+            panic!()
+        };
+        let open = sender.open();
+        assert!(open.windows(2).all(|pair| pair[0].1 > pair[1].1), "{open:?}");
+        most = most.max(open.len());
+        chunks = chunks.max(open.last().map_or(0, |(chunk, _)| chunk + 1));
+    }
+    assert!(most > 2 && chunks == 600, "{most} {chunks}");
+    files.is_there();
+}
+
+#[test]
 fn a_part_of_a_file_is_sent_if_that_is_asked_for() {
     let files = Files::new(100_000);
     let mut two = files.two("", &["--bytes", "70000"]);
