@@ -336,6 +336,11 @@ impl Client {
         self.events.memory().flag(DAEMON_SLEEPS)
     }
 
+    /// Whether this client may exchange messages with an endpoint.
+    pub(crate) fn may_meet(&self, other: EndpointAddress, contacts_max: usize) -> bool {
+        self.contacts.len() < contacts_max || self.contacts.contains(&other)
+    }
+
     /// Whether this client may exchange messages with an endpoint. If so, the endpoint becomes one of its contacts.
     pub(crate) fn meets(&mut self, other: EndpointAddress, contacts_max: usize) -> bool {
         if self.contacts.contains(&other) {
