@@ -40,7 +40,7 @@ pub use watching::Ended;
 use watching::Members;
 
 #[cfg(test)]
-pub(crate) use remote::PeerFault;
+pub(crate) use remote::{LOOKS, PeerFault};
 
 /// Identifies a client. Ids are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -500,9 +500,9 @@ impl Router {
     }
 
     fn report_all(&mut self, index: usize, bytes: &mut u64) -> Result<bool, CutReason> {
-        let mut is_moved = false;
+        let (mut is_moved, mut resumed) = (false, Some(0));
         while *bytes < self.limits.turn_bytes {
-            self.pass_stopped(index);
+            resumed = self.pass_stopped(index, resumed);
             let Some(client) = self.client_mut(index) else {
                 break;
             };
@@ -511,6 +511,7 @@ impl Router {
                 break;
             };
             is_moved = true;
+            resumed = resumed.map(|resumed: usize| resumed.saturating_sub(1));
             match reported {
                 Reported::Report => {}
                 Reported::Message(arrived) => {
