@@ -1,8 +1,8 @@
 //! Lifelines: a TCP connection to each peer's process that carries no data. The kernel closes the connection when the process ends for any
 //! reason.
 //!
-//! A broken connection alone proves nothing, since the network may have broken it. The watcher therefore connects again. If the port then
-//! refuses the connection, no process listens there: the peer has ended, and its link is closed. A port that has never accepted a
+//! A broken connection alone proves nothing, since the network may have broken it. The watcher therefore connects again. If an address then
+//! refuses the connection, no process listens there: the peer has ended, and its link is closed. An address that has never accepted a
 //! connection proves nothing, since a firewall may refuse for it. A stopped process keeps its port and its connections, and a host that is
 //! down does not refuse: the rails and their timeouts cover these cases.
 //!
@@ -81,12 +81,20 @@ struct WatchState {
 }
 
 /// Result of an attempt to connect to the addresses of a peer.
+#[derive(Debug)]
 enum Dialed {
     Connected(TcpStream),
-    /// The port refused the connection.
+    /// An address refused the connection that had accepted one before.
     Refused,
-    /// There was no answer.
+    /// There was no answer that proves anything.
     Silent,
+}
+
+/// An address of a peer.
+#[derive(Clone, Copy, Debug)]
+struct PeerAddress {
+    address: SocketAddr,
+    was_connected: bool,
 }
 
 impl Lifelines {
@@ -123,8 +131,8 @@ impl Lifelines {
         let needs_interface =
             |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let addresses = addresses.filter(|address| !needs_interface(address));
-        let addresses: Vec<_> = addresses
-            .map(|address| SocketAddr::new(address, port.get()))
+        let mut addresses: Vec<_> = addresses
+            .map(|address| PeerAddress::new(SocketAddr::new(address, port.get())))
             .collect();
         let watch = Arc::new(Watch::default());
         self.watches.push((link, Arc::clone(&watch)));
@@ -133,7 +141,7 @@ impl Lifelines {
             .name("doorbell-line".into())
             .stack_size(STACK_BYTES);
         let run = move || {
-            if watch.run(&addresses) {
+            if watch.run(&mut addresses) {
                 gone.links
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -275,15 +283,13 @@ impl Held {
 
 impl Watch {
     /// Watches until the peer has ended, and returns true. Returns false if watching is no longer useful.
-    fn run(&self, addresses: &[SocketAddr]) -> bool {
-        let (mut wait, mut was_connected) = (WAIT.0, false);
+    fn run(&self, addresses: &mut [PeerAddress]) -> bool {
+        let mut wait = WAIT.0;
         loop {
             match dial(addresses) {
-                Dialed::Refused if was_connected => return !self.is_over(),
-                // A firewall may refuse the connection although the peer runs.
-                Dialed::Refused | Dialed::Silent => {}
+                Dialed::Refused => return !self.is_over(),
+                Dialed::Silent => {}
                 Dialed::Connected(mut stream) => {
-                    was_connected = true;
                     let began = Instant::now();
                     if !self.keep(&stream) {
                         return false;
@@ -339,13 +345,28 @@ impl Watch {
     }
 }
 
+impl PeerAddress {
+    const fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            was_connected: false,
+        }
+    }
+}
+
 /// Connects to the first address that accepts.
-fn dial(addresses: &[SocketAddr]) -> Dialed {
+fn dial(addresses: &mut [PeerAddress]) -> Dialed {
     let mut dialed = Dialed::Silent;
-    for address in addresses {
-        match TcpStream::connect_timeout(address, DIALED_WITHIN) {
-            Ok(stream) => return Dialed::Connected(stream),
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => dialed = Dialed::Refused,
+    for peer in addresses {
+        match TcpStream::connect_timeout(&peer.address, DIALED_WITHIN) {
+            Ok(stream) => {
+                peer.was_connected = true;
+                return Dialed::Connected(stream);
+            }
+            // Before the first connection, a firewall may refuse although the peer runs.
+            Err(error) if peer.was_connected && error.kind() == ErrorKind::ConnectionRefused => {
+                dialed = Dialed::Refused;
+            }
             Err(_) => {}
         }
     }
@@ -364,7 +385,7 @@ mod tests {
     use std::thread;
     use std::time::Instant;
 
-    use super::{HELD_MAX, Held, Lifelines, Watch};
+    use super::{Dialed, HELD_MAX, Held, Lifelines, PeerAddress, Watch, dial};
 
     /// Starts a watch of a listener. Returns it, and a channel for its result.
     fn watched(listener: &TcpListener) -> (Arc<Watch>, Receiver<bool>) {
@@ -374,7 +395,8 @@ mod tests {
     fn watched_at(addresses: Vec<SocketAddr>) -> (Arc<Watch>, Receiver<bool>) {
         let (watch, (said, outcome)) = (Arc::new(Watch::default()), channel());
         let of = Arc::clone(&watch);
-        thread::spawn(move || said.send(of.run(&addresses)));
+        let mut addresses: Vec<_> = addresses.into_iter().map(PeerAddress::new).collect();
+        thread::spawn(move || said.send(of.run(&mut addresses)));
         (watch, outcome)
     }
 
@@ -554,6 +576,30 @@ mod tests {
         assert!(outcome.recv_timeout(Duration::from_millis(50)).is_err());
         watch.end();
         assert_eq!(outcome.recv_timeout(LONG), Ok(false));
+    }
+
+    #[test]
+    fn only_an_address_that_accepted_before_can_say_that_the_peer_is_gone() {
+        let refusing = PeerAddress::new(listener().local_addr().unwrap());
+        // TCP has no route to the broadcast address: such an attempt fails without a refusal, as one without an answer does.
+        let silent = PeerAddress {
+            address: SocketAddr::from((Ipv4Addr::BROADCAST, 1)),
+            was_connected: true,
+        };
+        let gone = PeerAddress {
+            was_connected: true,
+            ..refusing
+        };
+        let listener = listener();
+        let there = PeerAddress::new(listener.local_addr().unwrap());
+        assert!(matches!(dial(&mut [refusing, silent]), Dialed::Silent));
+        assert!(matches!(dial(&mut [silent, gone]), Dialed::Refused));
+        assert!(matches!(dial(&mut [gone, silent, there]), Dialed::Connected(_)));
+        // The second of two addresses connects, and refuses later.
+        let mut both = [refusing, there];
+        assert!(matches!(dial(&mut both), Dialed::Connected(_)));
+        drop(listener);
+        assert!(matches!(dial(&mut both), Dialed::Refused));
     }
 
     #[test]

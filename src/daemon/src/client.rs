@@ -239,25 +239,27 @@ impl Client {
     ///
     /// # Errors
     /// No daemon listens there; the listening process may belong to any user; the daemon refuses this process, with its reason; or the daemon
-    /// does not answer by the deadline.
+    /// does not answer by the deadline. After a refusal for now, the client tries again until the deadline, and returns the last refusal.
     pub fn attach(path: &Path, request: &AttachRequest, deadline: Deadline) -> Result<Self, ClientError> {
-        let mut spare = None;
+        let (mut spare, mut refused) = (None, None);
+        let late =
+            |refused: Option<AttachRefusal>| refused.map_or(ClientError::TooLate, ClientError::Refused);
         let (mut endpoint, socket, answer) = loop {
             if let Some((endpoint, socket)) = begin(path, request, &mut spare)? {
                 match answer(&socket, deadline) {
                     // Other processes of this user are attaching, or their connections are not closed yet.
-                    Err(ClientError::Refused(AttachRefusal::TooManyPending)) => spare = Some(endpoint),
-                    Err(ClientError::Refused(AttachRefusal::TooLate)) if !deadline.has_passed(now()) => {
-                        spare = Some(endpoint);
-                    }
+                    Err(ClientError::Refused(
+                        refusal @ (AttachRefusal::TooManyPending | AttachRefusal::TooLate),
+                    )) => (spare, refused) = (Some(endpoint), Some(refusal)),
                     // The daemon lacks descriptors or memory.
-                    Err(ClientError::Refused(AttachRefusal::NoDescriptors | AttachRefusal::NoMemory))
-                        if !deadline.has_passed(now()) => {}
-                    answer => break (endpoint, socket, answer?.ok_or(ClientError::TooLate)?),
+                    Err(ClientError::Refused(
+                        refusal @ (AttachRefusal::NoDescriptors | AttachRefusal::NoMemory),
+                    )) => refused = Some(refusal),
+                    answer => break (endpoint, socket, answer?.ok_or_else(|| late(refused))?),
                 }
             }
             if deadline.has_passed(now()) {
-                return Err(ClientError::TooLate);
+                return Err(late(refused));
             }
             std::thread::sleep(RETRY_EVERY);
         };
@@ -609,7 +611,42 @@ fn sleep(socket: &PacketSocket, deadline: Deadline) -> Result<bool, ClientError>
 
 #[cfg(test)]
 mod tests {
-    use super::is_of;
+    use core::sync::atomic::{AtomicBool, Ordering};
+    use core::time::Duration;
+
+    use doorbell::within;
+
+    use super::{Client, ClientError, is_of};
+    use crate::packet::Packet;
+    use crate::reason::AttachRefusal;
+    use crate::serving::socket::{PacketSocket, listen};
+    use crate::tests::world::request;
+
+    #[test]
+    fn a_refusal_that_lasts_until_the_deadline_is_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listening = listen(&path, 0o600).unwrap();
+        let is_over = AtomicBool::new(false);
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut held = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    if let Some(socket) = PacketSocket::accept(&listening.listener).unwrap() {
+                        let refusal = Packet::Refused(AttachRefusal::TooManyPending);
+                        assert!(socket.send(&refusal, &[]).unwrap());
+                        held.push(socket);
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let attached = Client::attach(&path, &request(1, 0), within(Duration::from_secs(1)));
+            is_over.store(true, Ordering::Relaxed);
+            attached.unwrap_err()
+        });
+        let refused = ClientError::Refused(AttachRefusal::TooManyPending);
+        assert_eq!(error.to_string(), refused.to_string());
+    }
 
     #[test]
     fn a_stranger_listens_in_a_folder_that_nobody_else_can_have_made_or_is_not_trusted() {

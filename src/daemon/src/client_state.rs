@@ -17,6 +17,7 @@ use crate::reason::{CutReason, GoneReason, UndeliveredReason};
 use crate::routes::Routes;
 use crate::settled::Settled;
 use crate::status::Traffic;
+use crate::stopped::Stopped;
 
 /// Maximum number of messages and operations in flight from one endpoint to one endpoint of another node. These are the credits of a pair.
 pub(crate) const PAIR_CREDITS: usize = 16;
@@ -98,13 +99,9 @@ pub(crate) struct Client {
     operations: u32,
     pub(crate) sent: u64,
     pub(crate) waiting: VecDeque<Waiting>,
-    /// READs from other nodes whose response has no room in the lane back, and all later requests of the same pairs. They do not block other
-    /// pairs. Most clients have none, so that the field costs one word.
-    #[expect(
-        clippy::box_collection,
-        reason = "it is a quarter as large where there are none"
-    )]
-    pub(crate) stopped: Option<Box<VecDeque<Box<Arrived>>>>,
+    /// Requests from other nodes that wait for their lane. They do not block other pairs. Most clients have none, so that the field costs one
+    /// word.
+    pub(crate) stopped: Option<Box<Stopped<Box<Arrived>>>>,
     /// Number of waiting reports that the client itself or the end of a peer caused, as opposed to arrived messages.
     owed: u32,
     /// Bytes of messages and operations that the daemon took from the client.
@@ -307,7 +304,8 @@ impl Client {
 
     /// Number of entries that wait for room.
     pub(crate) fn waits_for_room(&self) -> u64 {
-        self.stopped().count().saturating_add(self.waiting.len()) as u64
+        let stopped = self.stopped.as_ref().map_or(0, |stopped| stopped.count());
+        stopped.saturating_add(self.waiting.len()) as u64
     }
 
     /// Publishes staged reports. Returns whether there were any.
@@ -334,6 +332,11 @@ impl Client {
     /// The flag by which the daemon announces that it sleeps.
     pub(crate) fn daemon_flag(&self) -> Option<&AtomicU32> {
         self.events.memory().flag(DAEMON_SLEEPS)
+    }
+
+    /// Whether this client may exchange messages with an endpoint.
+    pub(crate) fn may_meet(&self, other: EndpointAddress, contacts_max: usize) -> bool {
+        self.contacts.len() < contacts_max || self.contacts.contains(&other)
     }
 
     /// Whether this client may exchange messages with an endpoint. If so, the endpoint becomes one of its contacts.
@@ -461,14 +464,11 @@ impl Client {
             Waiting::Arrived(arrived) => Some(&**arrived),
             Waiting::Report(..) => None,
         });
-        self.stopped().chain(waiting)
-    }
-
-    /// Stopped READs and the requests behind them, in order.
-    pub(crate) fn stopped(&self) -> impl Iterator<Item = &Arrived> {
-        self.stopped
+        let stopped = self
+            .stopped
             .iter()
-            .flat_map(|stopped| stopped.iter().map(|arrived| &**arrived))
+            .flat_map(|stopped| stopped.iter().map(|arrived| &**arrived));
+        stopped.chain(waiting)
     }
 
     /// Number of messages and operations in flight to an endpoint of another node.

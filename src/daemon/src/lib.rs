@@ -32,6 +32,7 @@ mod routes;
 mod serving;
 mod settled;
 mod status;
+mod stopped;
 
 pub use client::{Client, ClientError};
 pub use endpoint::{

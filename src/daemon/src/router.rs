@@ -40,7 +40,7 @@ pub use watching::Ended;
 use watching::Members;
 
 #[cfg(test)]
-pub(crate) use remote::PeerFault;
+pub(crate) use remote::{LOOKS, PeerFault};
 
 /// Identifies a client. Ids are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -500,9 +500,9 @@ impl Router {
     }
 
     fn report_all(&mut self, index: usize, bytes: &mut u64) -> Result<bool, CutReason> {
-        let mut is_moved = false;
+        let (mut is_moved, mut resumed) = (false, Some(0));
         while *bytes < self.limits.turn_bytes {
-            self.pass_stopped(index);
+            resumed = self.pass_stopped(index, resumed);
             let Some(client) = self.client_mut(index) else {
                 break;
             };
@@ -511,6 +511,7 @@ impl Router {
                 break;
             };
             is_moved = true;
+            resumed = resumed.map(|resumed: usize| resumed.saturating_sub(1));
             match reported {
                 Reported::Report => {}
                 Reported::Message(arrived) => {
@@ -549,7 +550,6 @@ impl Router {
 
     /// Delivers a message to an endpoint of this node.
     fn route_here(&mut self, index: usize, submission: &Message) -> Step {
-        let contacts_max = self.limits.contacts_max;
         let Some((job, from)) = self.client(index).map(|client| (client.job, client.address)) else {
             return Step::Stalled;
         };
@@ -582,8 +582,7 @@ impl Router {
         }
         if known.is_none() {
             let id = id_of(to, receiver);
-            let meets = receiver.meets(from, contacts_max);
-            if !meets || !self.meets(index, submission.to) {
+            if !self.meet(index, (to, submission.to)) {
                 return Step::Refused(UndeliveredReason::TooManyPeers);
             }
             if let Some(client) = self.client_mut(index) {
@@ -612,6 +611,21 @@ impl Router {
                 Step::Refused(UndeliveredReason::ReceiverGone)
             }
             Some(Ok(false)) | None => Step::Stalled,
+        }
+    }
+
+    /// Whether two clients of this node may exchange messages: `index`, and the client `at` this index and address. If so, each becomes a contact
+    /// of the other.
+    fn meet(&mut self, index: usize, (at, address): (usize, EndpointAddress)) -> bool {
+        let contacts_max = self.limits.contacts_max;
+        match both(&mut self.clients, index, at) {
+            // No contact of one of them remains if the limit of the other refuses.
+            Some((client, other)) => {
+                client.may_meet(address, contacts_max)
+                    && other.meets(client.address, contacts_max)
+                    && client.meets(address, contacts_max)
+            }
+            None => self.meets(index, address),
         }
     }
 

@@ -192,7 +192,7 @@ impl Context {
                 self.is_dirty = true;
                 true
             }
-            Some(Found::Link { link, route }) => {
+            Some(Found::Link { link, route, .. }) => {
                 self.seek_ended_by(seek, link, &route);
                 false
             }

@@ -109,7 +109,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
     /// as FULL.
     pub(crate) fn accepted(&mut self, link: L, until: Deadline) {
         let is_full = self.count() >= self.most;
-        let side = self.side(link);
+        let side = self.side(link, false);
         let key = self.list.add(Circuit {
             sides: [Some(side), None],
             stage: Stage::Begun,
@@ -122,7 +122,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
         }
     }
 
-    fn side(&self, link: L) -> Side<L> {
+    fn side(&self, link: L, has_port: bool) -> Side<L> {
         let mut hello = vec![0; HEADER_BYTES];
         Frame::Hello { port: self.port }.write(&mut hello);
         Side {
@@ -131,7 +131,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
             queue: VecDeque::new(),
             end: None,
             credit: Credit::default(),
-            has_port: false,
+            has_port,
         }
     }
 
@@ -213,9 +213,16 @@ impl<L: Copy + PartialEq> Circuits<L> {
         Some(Heard::Nothing)
     }
 
-    /// Adds the link to the destination. Returns whether the circuit still exists and was searching.
-    pub(crate) fn found(&mut self, key: Key, (link, rest): (L, Route), from: Option<Route>) -> bool {
-        let mut side = self.side(link);
+    /// Adds the link to the destination. `has_port` says whether its peer has sent the port of its lifelines. Returns whether the circuit still
+    /// exists and was searching.
+    pub(crate) fn found(
+        &mut self,
+        key: Key,
+        (link, rest): (L, Route),
+        from: Option<Route>,
+        has_port: bool,
+    ) -> bool {
+        let mut side = self.side(link, has_port);
         let Some(circuit) = self
             .list
             .get_mut(key)

@@ -63,7 +63,7 @@ fn check_acts(mut bytes: &[u8]) {
             }
             1 => {
                 if let Some((key, origin)) = searched.pop().filter(|_| !used[at]) {
-                    if circuits.found(key, (link, Route::NONE), Some(Route::NONE)) {
+                    if circuits.found(key, (link, Route::NONE), Some(Route::NONE), false) {
                         used[at] = true;
                         books.beside[at] = Some(origin);
                         books.beside[usize::from(origin)] = Some(link);

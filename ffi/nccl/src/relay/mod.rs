@@ -21,6 +21,7 @@ pub(crate) mod search;
 pub(crate) mod service;
 
 use core::net::{IpAddr, SocketAddr};
+use core::ptr;
 use std::net::{ToSocketAddrs as _, UdpSocket};
 
 /// Default TCP port of a relay.
@@ -95,14 +96,103 @@ fn addresses_of(word: &str) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// Whether an address belongs to this host: a socket can be bound to it.
+/// Whether an address belongs to this host: a socket can be bound to it, and an interface has it. The first alone proves nothing, since
+/// `net.ipv4.ip_nonlocal_bind` lets sockets be bound to any address.
 fn is_here(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+    let address = address.to_canonical();
+    let needs_no_interface = address.is_loopback() || address.is_unspecified();
+    UdpSocket::bind((address, 0)).is_ok() && (needs_no_interface || has_interface(address))
+}
+
+/// Whether a network interface has this address.
+fn has_interface(address: IpAddr) -> bool {
+    let mut first = ptr::null_mut();
+    // SAFETY: a writable pointer (getifaddrs(3)).
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return false;
+    }
+    let (mut next, mut is_found) = (first, false);
+    while !next.is_null() {
+        // SAFETY: an entry of the list, which is freed after the loop (getifaddrs(3)).
+        let entry = unsafe { next.read() };
+        // SAFETY: null, or an address of the list, as large as its family says (getifaddrs(3)).
+        is_found |= unsafe { ip_of(entry.ifa_addr) } == Some(address);
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list of getifaddrs, freed once (getifaddrs(3)).
+    unsafe { libc::freeifaddrs(first) };
+    is_found
+}
+
+/// Returns the IP address in a socket address.
+///
+/// # Safety
+/// `address` is null, or points to a socket address that is as large as its family says.
+unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: the caller guarantees a socket address, which may be unaligned.
+    let header = unsafe { address.read_unaligned() };
+    match i32::from(header.sa_family) {
+        libc::AF_INET => {
+            // SAFETY: a socket address of this family is at least this large.
+            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: a socket address of this family is at least this large.
+            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(IpAddr::from(v6.sin6_addr.s6_addr))
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PORT, Relays};
+    use core::net::IpAddr;
+    use std::net::UdpSocket;
+    use std::process::Command;
+
+    use super::{PORT, Relays, is_here};
+
+    /// The address of the child's interface, in the child of the test below.
+    const OWN: &str = "DOORBELL_TEST_OWN_ADDRESS";
+
+    #[test]
+    fn an_address_that_a_socket_can_be_bound_to_need_not_be_here() {
+        const ADDRESSES: [&str; 2] = ["198.51.100.7", "198.51.100.8"];
+        let [own, other] = ADDRESSES.map(|address| address.parse::<IpAddr>().unwrap());
+        if std::env::var_os(OWN).is_some() {
+            assert!(UdpSocket::bind((other, 0)).is_ok());
+            assert!(is_here(own) && !is_here(other));
+            return;
+        }
+        let script = format!(
+            "ip address add {own}/24 dev lo && ip link set lo up && echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind && exec \"$@\""
+        );
+        let in_namespace = || {
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-root-user", "--net", "sh", "-c", &script, "sh"]);
+            command
+        };
+        match in_namespace().arg("true").status() {
+            Ok(status) if status.success() => {}
+            why => {
+                println!("SKIPPED: addresses that are not here: no network namespace can be made: {why:?}");
+                return;
+            }
+        }
+        let mut test = in_namespace();
+        test.arg(std::env::current_exe().unwrap())
+            .args([
+                "an_address_that_a_socket_can_be_bound_to_need_not_be_here",
+                "--nocapture",
+            ])
+            .env(OWN, "");
+        assert!(test.status().unwrap().success());
+    }
 
     #[test]
     fn a_list_names_hosts_and_this_one_is_last() {

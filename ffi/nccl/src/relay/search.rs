@@ -1,6 +1,7 @@
 //! The search for a link to a process: a direct link, or one over the configured relays. Routes with fewer relays are tried first.
 //!
-//! A search makes progress when it is polled, and never blocks. Each attempt has a deadline, so a stopped relay does not stop the search.
+//! A search makes progress when it is polled, and never blocks. Each attempt has a deadline. A relay that does not answer delays the others
+//! by [`ASKED_ALONE`], and is asked only once.
 
 use core::fmt::Write as _;
 use core::net::{IpAddr, SocketAddr};
@@ -18,8 +19,14 @@ use super::frame::{CircuitFrame, End, Route};
 /// Length of the collected reasons beyond which no further reason is added, in bytes.
 const REASONS_BYTES_MAX: usize = 1024;
 
+/// Reason of an attempt whose deadline has passed.
+const LATE: &str = "no answer in time";
+
 /// Factor for the timeout of an attempt once the relay has taken the request.
 const SEARCHED_WITHIN: u32 = 3;
+
+/// How long a relay has to return its handle before the next one is asked, too.
+const ASKED_ALONE: Duration = Duration::from_millis(200);
 
 /// A route to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,24 +37,47 @@ enum Step {
     By { relay: SocketAddr, relays: u8 },
 }
 
-/// The attempt in progress.
+impl Step {
+    /// The maximum number of relays on the route.
+    const fn relays(self) -> u8 {
+        match self {
+            Self::Direct => 0,
+            Self::By { relays, .. } => relays,
+        }
+    }
+}
+
+/// The attempt in progress: a link to the process, or to a relay.
 #[derive(Debug)]
 struct Attempt {
     step: Step,
     until: Deadline,
-    stage: Stage,
+    link: LinkId,
+    /// Whether the relay has been asked for a circuit.
+    is_requested: bool,
+    /// Whether the relay has sent any message of a circuit.
+    is_answered: bool,
+    /// Whether the peer has sent the port of its lifelines.
+    has_port: bool,
+    heard: Option<Heard>,
 }
 
+/// The result of asking a relay for its handle.
 #[derive(Debug)]
-enum Stage {
-    /// The relay is asked for its handle.
-    Asking(Box<Asking>),
-    Linking {
-        link: LinkId,
-        /// Whether the relay has been asked for a circuit.
-        is_requested: bool,
-        heard: Option<Heard>,
-    },
+enum Asked {
+    /// No answer yet, which may come until the deadline.
+    Asking(Box<Asking>, Deadline),
+    Known(Handle),
+    /// The relay did not answer, or this host has no route to the address.
+    Failed,
+}
+
+/// The next action of a search without an attempt.
+enum Next {
+    Try(Step),
+    /// All relays that may be tried now are being asked.
+    Wait,
+    End,
 }
 
 /// An event on the link of an attempt.
@@ -78,7 +108,12 @@ pub(crate) fn leads_nowhere(links: &Links, link: LinkId) -> bool {
 #[derive(Debug)]
 pub(crate) enum Found {
     /// A link to the process was found. The route starts at this process.
-    Link { link: LinkId, route: Route },
+    Link {
+        link: LinkId,
+        route: Route,
+        /// Whether the peer has sent the port of its lifelines.
+        has_port: bool,
+    },
     /// No route was found.
     None { end: End, why: String },
 }
@@ -95,10 +130,10 @@ pub(crate) struct Search {
     attempt: Option<Attempt>,
     /// Relays whose handle is known and that were tried, each with its number of relays.
     tried: Vec<(InstanceId, u8)>,
-    /// The handles that relays have returned.
-    handles: Vec<(SocketAddr, Handle)>,
-    /// Addresses that this host has no route to.
-    nowhere: Vec<SocketAddr>,
+    /// The relays that were asked for their handles.
+    relays: Vec<(SocketAddr, Asked)>,
+    /// Time from which the next relay may be asked, although another has not answered.
+    ask_at: Option<Deadline>,
     /// Timeout of an attempt until the relay has taken the request.
     patience: Duration,
     why: String,
@@ -128,8 +163,8 @@ impl Search {
             steps: direct.into_iter().chain((1..=most).flat_map(by)).collect(),
             attempt: None,
             tried: Vec::new(),
-            handles: Vec::new(),
-            nowhere: Vec::new(),
+            relays: Vec::new(),
+            ask_at: None,
             patience,
             why: String::new(),
             end: End::NO_ROUTE,
@@ -149,10 +184,13 @@ impl Search {
 
     /// Returns the link of the present attempt.
     pub(crate) fn link(&self) -> Option<LinkId> {
-        match self.attempt.as_ref()?.stage {
-            Stage::Linking { link, .. } => Some(link),
-            Stage::Asking(_) => None,
-        }
+        self.attempt.as_ref().map(|attempt| attempt.link)
+    }
+
+    /// Records that the peer at the link of the present attempt has sent the port of its lifelines. Returns whether this was the first time.
+    pub(crate) fn hear_port(&mut self) -> bool {
+        let attempt = self.attempt.as_mut();
+        attempt.is_some_and(|attempt| !core::mem::replace(&mut attempt.has_port, true))
     }
 
     /// Records that a rail of a link is up.
@@ -162,6 +200,9 @@ impl Search {
 
     /// Handles a message of a relay.
     pub(crate) fn hear_frame(&mut self, of: LinkId, frame: CircuitFrame) {
+        if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.link == of) {
+            attempt.is_answered = true;
+        }
         self.hear(
             of,
             match frame {
@@ -178,46 +219,47 @@ impl Search {
     }
 
     fn hear(&mut self, of: LinkId, what: Heard) {
-        let is_direct = self
-            .attempt
-            .as_ref()
-            .is_some_and(|attempt| attempt.step == Step::Direct);
-        let Some(Attempt {
-            stage: Stage::Linking { link, heard, .. },
-            ..
-        }) = &mut self.attempt
-        else {
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.link == of) else {
             return;
         };
+        let is_direct = attempt.step == Step::Direct;
         let is_news = matches!(what, Heard::Over(..)) || is_direct == matches!(what, Heard::Up);
         // The first reason is the cause.
-        if *link == of && is_news && !matches!(heard, Some(Heard::Over(..))) {
-            *heard = Some(what);
+        if is_news && !matches!(attempt.heard, Some(Heard::Over(..))) {
+            attempt.heard = Some(what);
         }
     }
 
     /// Makes progress. The caller must have polled the links and passed on their events.
     pub(crate) fn poll(&mut self, links: &mut Links, node: &Arc<Node>, workers: &[Worker]) -> Option<Found> {
+        self.hear_relays(node);
         loop {
             let Some(mut attempt) = self.attempt.take() else {
-                let Some(step) = self.steps.pop_front() else {
-                    return Some(Found::None {
-                        end: self.end,
-                        why: core::mem::take(&mut self.why),
-                    });
-                };
-                self.begin(step, links, node, workers);
+                match self.next(node) {
+                    Next::Try(step) => self.begin(step, links, node, workers),
+                    Next::Wait => return None,
+                    Next::End => {
+                        return Some(Found::None {
+                            end: self.end,
+                            why: core::mem::take(&mut self.why),
+                        });
+                    }
+                }
                 continue;
             };
-            match self.go_on(&mut attempt, links, node, workers) {
+            match self.go_on(&mut attempt, links, node) {
                 None => {
                     self.attempt = Some(attempt);
                     return None;
                 }
                 Some(Ok(found)) => return Some(found),
                 Some(Err((end, why))) => {
-                    if let Stage::Linking { link, .. } = attempt.stage {
-                        links.close(link, node.within(Duration::ZERO));
+                    links.close(attempt.link, node.within(Duration::ZERO));
+                    match attempt.step {
+                        Step::By { relay, .. } if end == End::NO_ANSWER && !attempt.is_answered => {
+                            self.set(relay, Asked::Failed);
+                        }
+                        _ => {}
                     }
                     self.note(attempt.step, end, &why);
                 }
@@ -231,96 +273,147 @@ impl Search {
             links.close(link, node.within(Duration::ZERO));
         }
         self.attempt = None;
+        self.relays.clear();
         self.steps.clear();
     }
 
-    fn begin(&mut self, step: Step, links: &mut Links, node: &Arc<Node>, workers: &[Worker]) {
-        let until = node.within(self.patience);
-        let begun = match step {
-            Step::Direct => link_to(links, node, workers, &self.to),
-            Step::By { relay, .. } if self.nowhere.contains(&relay) => return,
-            Step::By { relay, relays } => match self.handles.iter().find(|(of, _)| *of == relay) {
-                Some((_, handle)) => {
-                    let handle = *handle;
-                    self.link_by(relays, &handle, links, node, workers)
+    /// Handles the answers of relays that are asked for their handles.
+    fn hear_relays(&mut self, node: &Arc<Node>) {
+        let mut failed = Vec::new();
+        for (address, relay) in &mut self.relays {
+            let Asked::Asking(asking, until) = relay else {
+                continue;
+            };
+            let error = match asking.poll(node) {
+                Some(Ok(handle)) => {
+                    *relay = Asked::Known(handle);
+                    continue;
                 }
-                None => self.ask(relay, node, until),
+                Some(Err(error)) => error.to_string(),
+                None if until.has_passed(doorbell::now()) => LATE.to_owned(),
+                None => continue,
+            };
+            *relay = Asked::Failed;
+            failed.push((*address, error));
+        }
+        for (relay, why) in failed {
+            self.note(Step::By { relay, relays: 1 }, End::NO_ANSWER, &why);
+        }
+    }
+
+    /// Returns the first step that need not wait for an answer. Steps with more relays come after all those with fewer.
+    fn next(&mut self, node: &Arc<Node>) -> Next {
+        loop {
+            let Some(first) = self.steps.front() else {
+                return Next::End;
+            };
+            let relays_on = first.relays();
+            let mut steps = self.steps.iter().enumerate();
+            let mut is_asking = false;
+            let found = steps.find_map(|(at, step)| match step {
+                _ if step.relays() != relays_on => None,
+                Step::Direct => Some((at, None)),
+                Step::By { relay, .. } => match self.relay(*relay) {
+                    None => Some((at, Some(*relay))),
+                    Some(Asked::Asking(..)) => {
+                        is_asking = true;
+                        None
+                    }
+                    Some(Asked::Known(_) | Asked::Failed) => Some((at, None)),
+                },
+            });
+            match found {
+                Some((_, Some(relay))) if !is_asking || self.may_ask_next() => self.ask(relay, node),
+                Some((at, None)) => return self.steps.remove(at).map_or(Next::End, Next::Try),
+                Some((_, Some(_))) | None => return Next::Wait,
+            }
+        }
+    }
+
+    fn relay(&self, at: SocketAddr) -> Option<&Asked> {
+        let relay = self.relays.iter().find(|(address, _)| *address == at);
+        relay.map(|(_, relay)| relay)
+    }
+
+    fn set(&mut self, at: SocketAddr, asked: Asked) {
+        self.relays.retain(|(address, _)| *address != at);
+        self.relays.push((at, asked));
+    }
+
+    fn may_ask_next(&self) -> bool {
+        self.ask_at.is_none_or(|at| at.has_passed(doorbell::now()))
+    }
+
+    /// Starts to ask a relay for its handle.
+    fn ask(&mut self, relay: SocketAddr, node: &Arc<Node>) {
+        let until = node.within(self.patience);
+        let asked = match node.begin_ask(relay, until) {
+            Ok(asking) => Asked::Asking(Box::new(asking), until),
+            // This host has no route to the address.
+            Err(error) => {
+                self.note(Step::By { relay, relays: 1 }, End::NO_ROUTE, &error.to_string());
+                Asked::Failed
+            }
+        };
+        self.set(relay, asked);
+        self.ask_at = Some(node.within(ASKED_ALONE));
+    }
+
+    fn begin(&mut self, step: Step, links: &mut Links, node: &Arc<Node>, workers: &[Worker]) {
+        let handle = match step {
+            Step::Direct => self.to,
+            Step::By { relay, relays } => match self.relay(relay) {
+                Some(Asked::Known(handle)) => {
+                    let (handle, who) = (*handle, (handle.instance(), relays));
+                    // The relay may be this process, or was tried at another address.
+                    if self.own == Some(who.0) || self.tried.contains(&who) {
+                        return;
+                    }
+                    self.tried.push(who);
+                    handle
+                }
+                _ => return,
             },
         };
-        match begun {
-            Ok(stage) => self.attempt = Some(Attempt { step, until, stage }),
+        match link_to(links, node, workers, &handle) {
+            Ok(link) => {
+                self.attempt = Some(Attempt {
+                    step,
+                    until: node.within(self.patience),
+                    link,
+                    is_requested: false,
+                    is_answered: false,
+                    has_port: false,
+                    heard: None,
+                });
+            }
             Err((end, why)) => self.note(step, end, &why),
         }
     }
 
-    /// Starts to ask a relay for its handle.
-    fn ask(&mut self, relay: SocketAddr, node: &Arc<Node>, until: Deadline) -> Result<Stage, (End, String)> {
-        match node.begin_ask(relay, until) {
-            Ok(asking) => Ok(Stage::Asking(Box::new(asking))),
-            // This host has no route to the address.
-            Err(error) => {
-                self.nowhere.push(relay);
-                Err((End::NO_ROUTE, error.to_string()))
-            }
-        }
-    }
-
-    /// Connects a link to the relay of this handle, unless the relay was already tried at another address.
-    fn link_by(
-        &mut self,
-        relays: u8,
-        handle: &Handle,
-        links: &mut Links,
-        node: &Arc<Node>,
-        workers: &[Worker],
-    ) -> Result<Stage, (End, String)> {
-        let who = (handle.instance(), relays);
-        if self.own == Some(who.0) || self.tried.contains(&who) {
-            return Err((End::NO_ROUTE, String::new()));
-        }
-        self.tried.push(who);
-        link_to(links, node, workers, handle)
-    }
-
     fn go_on(
-        &mut self,
+        &self,
         attempt: &mut Attempt,
         links: &mut Links,
-        node: &Arc<Node>,
-        workers: &[Worker],
+        node: &Node,
     ) -> Option<Result<Found, (End, String)>> {
         let is_late = attempt.until.has_passed(doorbell::now());
-        if let Stage::Asking(asking) = &mut attempt.stage {
-            let handle = match asking.poll(node) {
-                Some(Ok(handle)) => handle,
-                Some(Err(error)) => return Some(Err((End::NO_ANSWER, error.to_string()))),
-                None if is_late => return Some(Err((End::NO_ANSWER, "no answer in time".to_owned()))),
-                None => return None,
-            };
-            let Step::By { relay, relays } = attempt.step else {
-                return None;
-            };
-            self.handles.push((relay, handle));
-            match self.link_by(relays, &handle, links, node, workers) {
-                Ok(stage) => attempt.stage = stage,
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        let Stage::Linking {
+        let Attempt {
+            step,
+            until,
             link,
             is_requested,
+            has_port,
             heard,
-        } = &mut attempt.stage
-        else {
-            return None;
-        };
+            ..
+        } = attempt;
         let peer = || {
             let mut rails = links.rails(*link).map(|rail| rail.peer);
             rails.next()
         };
-        match (heard.take(), attempt.step) {
-            (Some(Heard::Up), _) => return Some(Ok(self.found(*link, peer(), &Route::NONE))),
-            (Some(Heard::Connected(rest)), _) => return Some(Ok(self.found(*link, peer(), &rest))),
+        match (heard.take(), *step) {
+            (Some(Heard::Up), _) => return Some(Ok(found((*link, *has_port), peer(), &Route::NONE))),
+            (Some(Heard::Connected(rest)), _) => return Some(Ok(found((*link, *has_port), peer(), &rest))),
             (Some(Heard::Over(end, why)), _) => {
                 return Some(Err(match leads_nowhere(links, *link) {
                     true => nowhere(),
@@ -328,7 +421,7 @@ impl Search {
                 }));
             }
             (None, _) if leads_nowhere(links, *link) => return Some(Err(nowhere())),
-            (None, _) if is_late => return Some(Err((End::NO_ANSWER, "no answer in time".to_owned()))),
+            (None, _) if is_late => return Some(Err((End::NO_ANSWER, LATE.to_owned()))),
             (None, Step::By { relays, .. }) if !*is_requested => {
                 let request = CircuitFrame::Request {
                     relays,
@@ -339,7 +432,7 @@ impl Search {
                     Ok(_) => {
                         *is_requested = true;
                         // The relay is running, and now searches itself.
-                        attempt.until = node.within(self.patience.saturating_mul(SEARCHED_WITHIN));
+                        *until = node.within(self.patience.saturating_mul(SEARCHED_WITHIN));
                     }
                     Err(PushRefusal::Full | PushRefusal::Recovering) => {}
                     Err(refusal) => return Some(Err((End::NO_ANSWER, refusal.to_string()))),
@@ -348,17 +441,6 @@ impl Search {
             (None, _) => {}
         }
         None
-    }
-
-    fn found(&self, link: LinkId, peer: Option<IpAddr>, rest: &Route) -> Found {
-        let mut route = Route::NONE;
-        if let Some(peer) = peer {
-            route.push(peer);
-        }
-        Found::Link {
-            link,
-            route: route.then(rest),
-        }
     }
 
     /// Records why a step failed.
@@ -377,6 +459,18 @@ impl Search {
     }
 }
 
+fn found((link, has_port): (LinkId, bool), peer: Option<IpAddr>, rest: &Route) -> Found {
+    let mut route = Route::NONE;
+    if let Some(peer) = peer {
+        route.push(peer);
+    }
+    Found::Link {
+        link,
+        route: route.then(rest),
+        has_port,
+    }
+}
+
 fn nowhere() -> (End, String) {
     (End::NO_ROUTE, "no rail leads there".to_owned())
 }
@@ -386,17 +480,13 @@ fn link_to(
     node: &Arc<Node>,
     workers: &[Worker],
     handle: &Handle,
-) -> Result<Stage, (End, String)> {
+) -> Result<LinkId, (End, String)> {
     match links.connect(node, workers, handle) {
-        Ok(link) => Ok(Stage::Linking {
-            link,
-            is_requested: false,
-            heard: None,
-        }),
+        Ok(link) => Ok(link),
         Err(error @ doorbell::link::LinkError::TooManyLinks { .. }) => Err((End::FULL, error.to_string())),
         Err(error) => Err((End::NO_ANSWER, error.to_string())),
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -75,15 +75,15 @@ pub(crate) fn leave() {
 impl Service {
     /// Starts the relay. The port is taken before this returns, if it is free, so that peers find the relay when `init` has returned.
     fn start(settings: PluginSettings, port: NonZeroU16) -> Option<Self> {
-        let first = Relay::open(&settings, port);
+        let mut first = Some(Relay::open(&settings, port));
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&is_stopped);
         let named = thread::Builder::new().name("doorbell-relay".into());
         let run = move || {
-            let run = core::panic::AssertUnwindSafe(|| run(first, (&settings, port), &stop));
-            if std::panic::catch_unwind(run).is_err() {
-                log::warn("a fault of the plugin: the relay panicked, and has ended");
-            }
+            keep_running(&stop, || {
+                let opened = first.take().unwrap_or_else(|| Relay::open(&settings, port));
+                run(opened, (&settings, port), &stop);
+            });
         };
         match named.spawn(run) {
             Ok(thread) => Some(Self { is_stopped, thread }),
@@ -100,6 +100,17 @@ impl Service {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
         let _ = self.thread.join();
+    }
+}
+
+/// Calls `run` again after a panic, until it returns or `stop` is set.
+fn keep_running(stop: &AtomicBool, mut run: impl FnMut()) {
+    while std::panic::catch_unwind(core::panic::AssertUnwindSafe(&mut run)).is_err() {
+        log::warn("a fault of the plugin: the relay panicked; its circuits are lost, and it starts again");
+        thread::park_timeout(RETRY_EVERY);
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
     }
 }
 
@@ -199,16 +210,7 @@ impl Relay {
             workers.len()
         ));
         Ok(Some(Self {
-            state: State {
-                circuits: Circuits::new(most, lifelines.port()),
-                searches: Vec::new(),
-                wanted: Vec::new(),
-                watches: Vec::new(),
-                asked: Vec::new(),
-                over: Vec::new(),
-                declined: Vec::new(),
-                leaving: Vec::new(),
-            },
+            state: State::new(most, lifelines.port()),
             links,
             lifelines,
             workers,
@@ -390,11 +392,15 @@ impl Relay {
             }
             match search.poll(links, node, workers) {
                 None => return true,
-                Some(Found::Link { link, route }) => {
+                Some(Found::Link {
+                    link,
+                    route,
+                    has_port,
+                }) => {
                     let before = search.before();
                     let is_direct = route.iter().count() <= 1;
                     log::info(format_args!("a circuit from {before} to {route}"));
-                    if !circuits.found(*key, (link, route), is_direct.then_some(before)) {
+                    if !circuits.found(*key, (link, route), is_direct.then_some(before), has_port) {
                         links.close(link, node.within(Duration::ZERO));
                     }
                 }
@@ -409,6 +415,19 @@ impl Relay {
 }
 
 impl State {
+    const fn new(circuits_max: usize, port: NonZeroU16) -> Self {
+        Self {
+            circuits: Circuits::new(circuits_max, port),
+            searches: Vec::new(),
+            wanted: Vec::new(),
+            watches: Vec::new(),
+            asked: Vec::new(),
+            over: Vec::new(),
+            declined: Vec::new(),
+            leaving: Vec::new(),
+        }
+    }
+
     fn hear(&mut self, link: LinkId, event: LinkEvent<'_>, (asked, ended): (Deadline, Deadline)) {
         let is_searched = |search: &&mut (Key, Search)| search.1.link() == Some(link);
         let search = self
@@ -421,7 +440,9 @@ impl State {
             LinkEvent::Received { message } => match search {
                 Some(search) => match (CircuitFrame::parse(message), Frame::parse(message)) {
                     (Some(frame), _) => search.hear_frame(link, frame),
-                    (None, Some(Frame::Hello { port })) => self.watches.push((link, port)),
+                    (None, Some(Frame::Hello { port })) if search.hear_port() => {
+                        self.watches.push((link, port));
+                    }
                     (None, _) => search.hear_over(link, &End::WRONG),
                 },
                 None => match self.circuits.hear(link, message, ended) {
@@ -462,3 +483,6 @@ fn end_of(reason: FinalReason) -> End {
         _ => End::LOST,
     }
 }
+
+#[cfg(test)]
+mod tests;

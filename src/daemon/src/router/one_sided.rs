@@ -20,7 +20,6 @@ const VALUE_BYTES: usize = size_of::<u64>();
 impl Router {
     /// Executes an operation on the arena of an endpoint of this node.
     pub(super) fn operate_here(&mut self, index: usize, requested: &Requested) -> Step {
-        let contacts_max = self.limits.contacts_max;
         let asked = &requested.asked;
         let Some(client) = self.client(index) else {
             return Step::Stalled;
@@ -49,7 +48,7 @@ impl Router {
                 }
             }
         }
-        if !owner.meets(from, contacts_max) || !self.meets(index, requested.to) {
+        if !self.meet(index, (at, requested.to)) {
             return Step::Refused(UndeliveredReason::TooManyPeers);
         }
         if matches!(asked.action, Action::End(_)) {

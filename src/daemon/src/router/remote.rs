@@ -9,6 +9,13 @@ use super::{
 use crate::client_state::Outcome;
 use crate::grants::is_of;
 use crate::one_sided::{Action, Asked};
+use crate::stopped::Stopped;
+
+#[cfg(test)]
+std::thread_local! {
+    /// Number of times that this thread looked at the room of a lane.
+    pub(crate) static LOOKS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
 
 /// Maximum number of frames in a lane for it to accept more messages or READ responses. Other frames are bounded by credits.
 const LANE_FRAMES_MAX: usize = 256;
@@ -157,39 +164,47 @@ impl Router {
         lane.is_none_or(Lane::has_room)
     }
 
-    /// Moves stopped requests whose lane has room now to the front of the client's queue, in order. Then stops READs at the front of the
-    /// queue whose lane has no room, and requests at the front that follow a stopped one of the same pair.
-    pub(super) fn pass_stopped(&mut self, index: usize) {
+    /// Stops READs at the front of the client's queue whose lane has no room, and requests at the front that follow a stopped one of the same
+    /// pair. Then moves the requests of a stopped pair whose lane has room to the front, unless `resumed` such requests are still there.
+    /// Returns their new number, or `None` once no stopped pair has room: lanes get no room during a turn.
+    pub(super) fn pass_stopped(&mut self, index: usize, resumed: Option<usize>) -> Option<usize> {
         let Self {
             clients, out, lanes, ..
         } = self;
-        let Some(client) = clients.get_mut(index).and_then(Option::as_mut) else {
-            return;
-        };
+        let client = clients.get_mut(index).and_then(Option::as_mut)?;
         let to = client.address.endpoint;
-        let has_room = |arrived: &Arrived| {
-            let lane = out.get(&(arrived.from.node, lane_of(*lanes, arrived.from.endpoint, to)));
-            lane.is_none_or(Lane::has_room)
+        let key = |arrived: &Arrived| (arrived.from.node, lane_of(*lanes, arrived.from.endpoint, to));
+        let has_room = |key| {
+            #[cfg(test)]
+            LOOKS.set(LOOKS.get().saturating_add(1));
+            out.get(&key).is_none_or(Lane::has_room)
         };
-        if client.stopped().any(has_room) {
-            // All requests of a pair use the same lane, so that they stay in order.
-            let stopped = client.stopped.take().into_iter().flat_map(|stopped| *stopped);
-            let (ready, stopped): (VecDeque<_>, VecDeque<_>) = stopped.partition(|arrived| has_room(arrived));
-            client.stopped = (!stopped.is_empty()).then(|| Box::new(stopped));
-            for arrived in ready.into_iter().rev() {
-                client.waiting.push_front(Waiting::Arrived(arrived));
-            }
-        }
+        let mut resumed = resumed;
         while let Some(Waiting::Arrived(arrived)) = client.waiting.front() {
-            let is_behind = || client.stopped().any(|other| other.from == arrived.from);
-            let has_way = arrived.fetched() == 0 || has_room(arrived);
-            if has_way && !is_behind() {
+            let stopped = client.stopped.as_ref();
+            let is_behind = stopped.is_some_and(|stopped| stopped.has(arrived.from));
+            if !is_behind && (arrived.fetched() == 0 || has_room(key(arrived))) {
                 break;
             }
             if let Some(Waiting::Arrived(arrived)) = client.waiting.pop_front() {
-                client.stopped.get_or_insert_default().push_back(arrived);
+                let stopped = client.stopped.get_or_insert_with(|| Box::new(Stopped::new()));
+                stopped.push(key(&arrived), arrived.from, arrived);
+                resumed = resumed.map(|resumed| resumed.saturating_sub(1));
             }
         }
+        if resumed != Some(0) {
+            return resumed;
+        }
+        let stopped = client.stopped.as_mut()?;
+        let pair = stopped.take_pair(has_room)?;
+        if stopped.count() == 0 {
+            client.stopped = None;
+        }
+        let resumed = pair.len();
+        for arrived in pair.into_iter().rev() {
+            client.waiting.push_front(Waiting::Arrived(arrived));
+        }
+        Some(resumed)
     }
 
     /// Counts a message or an operation that waits for a client.
@@ -423,7 +438,7 @@ impl Router {
         if asked.is_none() && arrived.payload.len() > client.layout.message_bytes() as usize {
             return Ok(Arrival::Refused(UndeliveredReason::TooLong));
         }
-        let stopped = client.stopped.as_ref().map_or(0, |stopped| stopped.len());
+        let stopped = client.stopped.as_ref().map_or(0, |stopped| stopped.count());
         if client.waiting.len().saturating_add(stopped) >= contacts_max.saturating_mul(PAIR_CREDITS) {
             return Ok(Arrival::Refused(UndeliveredReason::ReceiverFull));
         }
@@ -511,10 +526,10 @@ impl Router {
                 }
                 !is_lost
             };
-            if let Some(mut stopped) = client.stopped.take() {
-                stopped.retain(|arrived| is_kept(arrived));
-                client.stopped = (!stopped.is_empty()).then_some(stopped);
+            if let Some(stopped) = &mut client.stopped {
+                stopped.lose_node(node, |arrived| _ = is_kept(arrived));
             }
+            client.stopped = client.stopped.take().filter(|stopped| stopped.count() > 0);
             client.waiting.retain(|waiting| match waiting {
                 Waiting::Arrived(arrived) => is_kept(arrived),
                 Waiting::Report(..) => true,

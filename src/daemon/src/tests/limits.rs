@@ -337,3 +337,22 @@ fn an_answer_to_a_process_that_is_gone_is_none_for_the_next_of_its_name() {
     assert_eq!(world.processes[far].received, 1);
     assert_eq!(world.processes[next].undelivered, [UndeliveredReason::Unknown]);
 }
+
+#[test]
+fn a_refused_sender_is_no_contact_of_its_receiver() {
+    let mut world = World::new(1);
+    let limits = RouterLimits {
+        contacts_max: 1,
+        ..RouterLimits::default()
+    };
+    world.routers[0] = Router::new(NodeNumber(0), &limits);
+    let [busy, friend, receiver, other] = [0, 1, 2, 3].map(|endpoint| world.attach(0, 1, endpoint).unwrap());
+    for (from, to) in [(busy, 1), (busy, 2), (other, 2)] {
+        assert!(world.send(from, at(0, to), 0));
+        world.settle();
+    }
+    let received = [friend, receiver].map(|process| world.processes[process].received);
+    assert_eq!(received, [1, 1]);
+    let undelivered = &world.processes[busy].undelivered;
+    assert_eq!(undelivered.len(), 1, "{undelivered:?}");
+}

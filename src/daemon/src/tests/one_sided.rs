@@ -10,6 +10,7 @@ use crate::frame::{Frame, Job, Said};
 use crate::name::{JobNumber, NodeNumber};
 use crate::one_sided::{Action, ArenaGrant, ArenaOperation, ArenaRange, Asked};
 use crate::reason::{GoneReason, UndeliveredReason};
+use crate::router::LOOKS;
 
 const KINDS: [Kind; 4] = [Kind::Write, Kind::WriteWithImmediate, Kind::Read, Kind::Add];
 
@@ -461,4 +462,33 @@ fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
         world.poll(0);
     }
     assert_eq!(world.routers[0].frame_bytes(), 0);
+}
+
+/// A turn looks at lanes as often as there are lanes, however many READs wait for them.
+#[test]
+fn many_stopped_reads_cost_a_turn_no_more_than_few() {
+    let looks = |readers: u32| {
+        let (mut world, _, grants) = lent(readers);
+        for (reader, grant) in (0..readers).zip(&grants) {
+            (1..=16).for_each(|number| ask(&mut world, grant, (reader, number)));
+        }
+        while world.poll(0) {}
+        let before = LOOKS.get();
+        // No lane takes a frame, and then each takes one.
+        world.poll(0);
+        let mut taken = Vec::new();
+        world.routers[0].send_frames(|_, lane, _| {
+            let is_first = !taken.contains(&lane);
+            taken.push(lane);
+            is_first
+        });
+        world.poll(0);
+        (world.routers[0].kept(), LOOKS.get() - before)
+    };
+    let [(few, few_looks), (many, many_looks)] = [80, 640].map(looks);
+    assert!(many > few + 8000, "{few} and {many} wait");
+    assert!(
+        many_looks <= few_looks + 8 && few_looks < 100,
+        "{few_looks} and {many_looks}"
+    );
 }

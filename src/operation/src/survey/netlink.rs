@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use std::os::fd::OwnedFd;
 
-use rustix::io::{Errno, Result};
+use rustix::io::{Errno, Result, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 
@@ -50,11 +50,7 @@ impl Netlink {
 
     /// Requests all objects of a kind, and passes the messages of the answer to `each`: type and body.
     pub(super) fn dump(&mut self, kind: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<()> {
-        send(
-            &self.socket,
-            &request(kind, NLM_F_REQUEST | NLM_F_DUMP, body),
-            SendFlags::empty(),
-        )?;
+        self.send(&request(kind, NLM_F_REQUEST | NLM_F_DUMP, body))?;
         for _ in 0..PARTS_MAX {
             if read_part(self.receive()?, &mut each)? {
                 return Ok(());
@@ -65,16 +61,18 @@ impl Netlink {
 
     /// Requests one object, and passes the messages of the answer to `each`.
     pub(super) fn ask(&mut self, kind: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<()> {
-        send(
-            &self.socket,
-            &request(kind, NLM_F_REQUEST, body),
-            SendFlags::empty(),
-        )?;
+        self.send(&request(kind, NLM_F_REQUEST, body))?;
         read_part(self.receive()?, &mut each).map(|_| ())
     }
 
+    fn send(&self, request: &[u8]) -> Result<usize> {
+        retry_on_intr(|| send(&self.socket, request, SendFlags::empty()))
+    }
+
+    /// Receives one part of an answer. A signal handler interrupts the call, since the socket has a timeout.
     fn receive(&mut self) -> Result<&[u8]> {
-        let (bytes, _) = recv(&self.socket, self.part.as_mut_slice(), RecvFlags::empty())?;
+        let receive = || recv(&self.socket, self.part.as_mut_slice(), RecvFlags::empty());
+        let (bytes, _) = retry_on_intr(receive)?;
         Ok(self.part.get(..bytes).unwrap_or_default())
     }
 }

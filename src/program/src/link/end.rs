@@ -99,7 +99,10 @@ impl<P: Provider, N: Network> End<P, N> {
             link: None,
             stage: Stage::Before,
             outgoing: Outgoing::new(message_bytes),
-            incoming: Incoming::default(),
+            incoming: match part {
+                Part::Client { .. } => Incoming::of_length(message_bytes),
+                Part::Listener => Incoming::default(),
+            },
             asking: Asking::new(op, message_bytes, config.requests),
             opened: None,
             watch: Watch::default(),

@@ -1,4 +1,5 @@
-//! The messages on the link, and the account of them. Each message has a number, from which its body is determined.
+//! The messages on the link, and the account of them. Each message has a number, from which its bytes are determined. The wish of the
+//! connecting side determines its length.
 
 use std::collections::VecDeque;
 
@@ -12,11 +13,11 @@ pub(crate) const HEADER_BYTES: usize = 24;
 const MAGIC: u32 = 0x6462_6c31;
 
 /// The connecting side's wish for the other side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wish {
     /// Whether the other side sends, too, until it receives the last message.
     pub(super) answers: bool,
-    /// Length of each of its messages, or of each piece of its windows.
+    /// Length of each message of both sides, or of each piece of its windows.
     pub(super) message_bytes: u32,
     /// Maximum number of messages per second; 0 for no limit.
     pub(super) per_second: u32,
@@ -36,7 +37,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn write(self, to: &mut [u8]) {
+    fn header(self) -> [u8; HEADER_BYTES] {
         let (kind, flags, number, bytes, per_second) = match self {
             Self::Begin(wish) => {
                 let flags = u16::from(wish.answers) | wish.op.to_u16() << 1;
@@ -53,12 +54,20 @@ impl Kind {
             .chain(number.to_be_bytes())
             .chain(bytes.to_be_bytes())
             .chain(per_second.to_be_bytes());
-        for (to, from) in to.iter_mut().zip(fields) {
-            *to = from;
-        }
+        let mut header = [0; HEADER_BYTES];
+        header.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
+        header
     }
 
-    fn parse(message: &[u8]) -> Option<Self> {
+    /// Parses a message. Each byte of its header must be as this kind has it, and the first and the last message consist of a header alone.
+    fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
+        let (header, body) = message.split_first_chunk::<HEADER_BYTES>()?;
+        let kind = Self::read(header).filter(|kind| kind.header() == *header)?;
+        let is_whole = body.is_empty() || matches!(kind, Self::Data(_));
+        is_whole.then_some((kind, body))
+    }
+
+    fn read(message: &[u8]) -> Option<Self> {
         let (magic, rest) = message.split_first_chunk()?;
         let (kind, rest) = rest.split_first_chunk()?;
         let (flags, rest) = rest.split_first_chunk()?;
@@ -154,7 +163,7 @@ impl Outgoing {
     pub(super) fn next(&mut self) -> &[u8] {
         let number = self.messages;
         let (header, body) = self.message.split_at_mut(HEADER_BYTES);
-        Kind::Data(number).write(header);
+        header.copy_from_slice(&Kind::Data(number).header());
         fill(body, number);
         &self.message
     }
@@ -175,7 +184,7 @@ impl Outgoing {
 
     fn short(&mut self, kind: Kind) -> &[u8] {
         let (header, _) = self.message.split_at_mut(HEADER_BYTES);
-        kind.write(header);
+        header.copy_from_slice(&kind.header());
         header
     }
 
@@ -213,6 +222,8 @@ impl Outgoing {
 /// The messages that arrived.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
+    /// Length of each numbered message, after the connecting side has determined it.
+    message_bytes: Option<usize>,
     /// The peer's wish, after it has arrived.
     pub(super) wish: Option<Wish>,
     /// The number of messages that the peer reported with its last one.
@@ -229,27 +240,38 @@ pub(super) struct Incoming {
     pub(super) lost: u64,
     /// Numbers that arrived again, or after they were counted as lost.
     pub(super) again: u64,
-    /// Messages with a wrong byte in the body, or with an invalid header.
+    /// Messages with a wrong byte or a wrong length.
     pub(super) wrong: u64,
 }
 
 impl Incoming {
+    /// Creates the state of the connecting side, for messages of this length.
+    pub(super) fn of_length(message_bytes: usize) -> Self {
+        Self {
+            message_bytes: Some(message_bytes.max(HEADER_BYTES)),
+            ..Self::default()
+        }
+    }
+
     /// Checks and counts the next message.
     pub(super) fn take(&mut self, message: &[u8]) {
         self.taken = self.taken.saturating_add(1);
-        let Some(kind) = Kind::parse(message).filter(|_| self.ended.is_none()) else {
+        let Some((kind, body)) = Kind::parse(message).filter(|_| self.ended.is_none()) else {
             self.wrong = self.wrong.saturating_add(1);
             return;
         };
         match kind {
-            Kind::Begin(wish) if self.wish.is_none() && self.messages == 0 => self.wish = Some(wish),
+            Kind::Begin(wish) if self.wish.is_none() && self.message_bytes.is_none() => {
+                let bytes = usize::try_from(wish.message_bytes).unwrap_or(usize::MAX);
+                self.message_bytes = Some(bytes.max(HEADER_BYTES));
+                self.wish = Some(wish);
+            }
             Kind::Begin(_) => self.wrong = self.wrong.saturating_add(1),
             Kind::Data(number) => {
                 self.messages = self.messages.saturating_add(1);
                 let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
                 self.bytes = self.bytes.saturating_add(bytes);
-                let (_, body) = message.split_at(HEADER_BYTES);
-                if !is_right(body, number) {
+                if self.message_bytes != Some(message.len()) || !is_right(body, number) {
                     self.wrong = self.wrong.saturating_add(1);
                 }
                 if number < self.expected {
@@ -285,7 +307,7 @@ mod tests {
         let (mut outgoing, mut incoming) = (Outgoing::new(100), Incoming::default());
         let wish = Wish {
             answers: true,
-            message_bytes: 4096,
+            message_bytes: 100,
             per_second: 7,
             op: Op::Read,
         };
@@ -309,7 +331,7 @@ mod tests {
         let [first, second, third, fourth] = [(); 4].map(|()| message(&mut outgoing));
         let end = outgoing.end(0).to_vec();
         let found = |messages: &[&[u8]]| {
-            let mut incoming = Incoming::default();
+            let mut incoming = Incoming::of_length(HEADER_BYTES + 13);
             messages.iter().for_each(|message| incoming.take(message));
             (incoming.lost, incoming.again, incoming.wrong)
         };
@@ -322,12 +344,23 @@ mod tests {
         );
         assert_eq!(found(&[&first, &third, &second, &fourth, &end]), (1, 1, 0));
         assert_eq!(found(&[&first, &end, &second]), (3, 0, 1));
-        for at in HEADER_BYTES..first.len() {
+        for at in 0..first.len() {
             let mut changed = first.clone();
             changed[at] ^= 4;
-            assert_eq!(found(&[&changed]), (0, 0, 1), "{at}");
+            assert_eq!(found(&[&changed]).2, 1, "{at}");
         }
-        assert_eq!(found(&[&first[..20]]), (0, 0, 1));
+        for at in 0..end.len() {
+            let mut changed = end.clone();
+            changed[at] ^= 4;
+            let is_number = (8..20).contains(&at);
+            assert_eq!(found(&[&changed]).2, u64::from(!is_number), "{at}");
+        }
+        for bytes in 0..first.len() {
+            assert_eq!(found(&[&first[..bytes]]), (0, 0, 1), "{bytes}");
+        }
+        assert_eq!(found(&[&[&first[..], &[0]].concat()]), (0, 0, 1));
+        assert_eq!(found(&[&[&end[..], &[0]].concat()]), (0, 0, 1));
+        assert_eq!(found(&[outgoing.begin(Wish::default())]), (0, 0, 1));
         assert_eq!(found(&[b"nonsense of some length, not ours"]), (0, 0, 1));
     }
 

@@ -17,7 +17,7 @@ mod arguments;
 mod engine;
 mod metering;
 mod report;
-mod source;
+pub(crate) mod source;
 mod tcp;
 mod wire;
 

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::net::IpAddr;
 
-use doorbell::provider::{Gid, GidKind, IpPrefix, Mtu, PortReport, Unusable};
+use doorbell::provider::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, Unusable};
 use doorbell::rails::{LocalRail, RailSource};
 
 /// The selections of the command line.
@@ -63,14 +63,14 @@ impl fmt::Display for Why {
 
 /// Reason why no GID can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoSource {
+pub(crate) enum NoSource {
     /// There is no matching port.
     NoPort { wanted: String, known: Vec<String> },
     /// None of the matching ports is usable. Each has its reason.
     Unusable(Vec<(String, Unusable)>),
     /// The GID table has no entry at this index, or the entry is not RoCEv2.
     GidIndex {
-        index: u8,
+        index: u32,
         port: String,
         kind: Option<GidKind>,
     },
@@ -211,13 +211,23 @@ fn choice(report: &PortReport, gid_index: u8, gid: Gid, kind: GidKind, why: Why)
     (report, source)
 }
 
-/// Returns the GID with this index. It need not be an IP address, since the user named it explicitly.
+/// Returns the GID with this index.
 fn named<'a>(asked: &[&'a PortReport], index: u8) -> Result<Choice<'a>, NoSource> {
     let [report] = asked else {
         return Err(NoSource::WhichDevice(
             asked.iter().map(|report| report.device.to_string()).collect(),
         ));
     };
+    let entry = gid_at(report, index.into())?;
+    Ok(choice(report, index, entry.gid, entry.kind, Why::Named))
+}
+
+/// Returns the GID with this index, of a port that is usable. The GID has to be RoCEv2. It need not be an IP address, since the user named it
+/// explicitly.
+///
+/// # Errors
+/// The port is unusable, has no such GID, or the GID is of another kind.
+pub(crate) fn gid_at(report: &PortReport, index: u32) -> Result<&GidEntry, NoSource> {
     let link = report.usability();
     if let Err(reason @ (Unusable::NotActive(_) | Unusable::NotEthernet | Unusable::UnknownMtu)) = link {
         return Err(NoSource::Unusable(vec![(name(report), reason)]));
@@ -230,12 +240,12 @@ fn named<'a>(asked: &[&'a PortReport], index: u8) -> Result<Choice<'a>, NoSource
     let entry = report
         .gids
         .iter()
-        .find(|entry| entry.index == u32::from(index))
+        .find(|entry| entry.index == index)
         .ok_or_else(|| refused(None))?;
     if !entry.is_roce_v2() {
         return Err(refused(Some(entry.kind)));
     }
-    Ok(choice(report, index, entry.gid, entry.kind, Why::Named))
+    Ok(entry)
 }
 
 type Usable<'a> = (&'a PortReport, u8, RailSource);
@@ -320,13 +330,13 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::{NoSource, Peer, Wanted, Why, check, choose};
     use crate::devices::tests::port;
     use core::net::IpAddr;
     use doorbell::provider::{Gid, GidEntry, GidKind, IpPrefix, Mtu, Name, PortReport, PortState, Unusable};
 
-    fn gid(index: u32, address: &str, bits: u8) -> GidEntry {
+    pub(crate) fn gid(index: u32, address: &str, bits: u8) -> GidEntry {
         let ip: IpAddr = address.parse().unwrap();
         GidEntry {
             index,

@@ -3,7 +3,6 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::thread;
-use std::time::Instant;
 
 use doorbell::connect::ConnectError;
 use doorbell::provider::{Network, Provider};
@@ -64,10 +63,11 @@ impl Peer {
         timeout: Duration,
         interrupt: &Interrupt,
     ) -> Result<Handle, Failure> {
-        let begun = Instant::now();
+        let until = node.within(timeout);
+        let left = || until.remaining(node.within(Duration::ZERO).instant());
         loop {
             interrupt.check()?;
-            let is_late = begun.elapsed() >= timeout;
+            let is_late = left().is_zero();
             let seconds = timeout.as_secs_f64();
             match self {
                 Self::Handle(handle) => return Ok(*handle),
@@ -83,14 +83,24 @@ impl Peer {
                     _ => {}
                 },
                 Self::Addresses { name, addresses } => {
-                    let left = timeout.saturating_sub(begun.elapsed());
-                    for address in addresses {
-                        match ask(node, *address, left, interrupt) {
+                    let (mut may_start, mut failed) = (false, None);
+                    for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
+                        match ask(node, *address, share(left(), untried), interrupt) {
                             Ok(handle) => return Ok(handle),
                             Err(Asked::Interrupted) => return interrupt::ended(),
-                            Err(Asked::Failed(error)) if is_nobody_there(&error) => {}
-                            Err(Asked::Failed(error)) => return Err(format!("{address}: {error}").into()),
+                            Err(Asked::Failed(error)) if is_nobody_there(&error) => may_start = true,
+                            Err(Asked::Failed(error)) => {
+                                let is_of_tcp = tcp_errno(&error).is_some();
+                                let error = format!("{address}: {error}");
+                                if !is_of_tcp {
+                                    return Err(error.into());
+                                }
+                                failed = Some(error);
+                            }
                         }
+                    }
+                    if let Some(error) = failed.filter(|_| !may_start) {
+                        return Err(error.into());
                     }
                     if is_late {
                         return Err(format!(
@@ -103,6 +113,12 @@ impl Peer {
             thread::sleep(LOOK_EVERY);
         }
     }
+}
+
+/// The share of the time that is left for the next of several addresses. A silent address leaves the rest to the others.
+fn share(left: Duration, untried: usize) -> Duration {
+    let untried = u32::try_from(untried).unwrap_or(u32::MAX);
+    left.checked_div(untried).unwrap_or_default()
 }
 
 /// Whether a listener may still start.
@@ -132,5 +148,52 @@ fn ask<P: Provider, N: Network>(
             return Err(Asked::Interrupted);
         }
         thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use doorbell::Trust;
+    use doorbell_sim::Fabric;
+
+    use super::{Interrupt, Peer, share};
+    use crate::simulated::host;
+
+    /// Returns the error of a host whose only subnet is 10.0.0.0/24.
+    fn dialed(addresses: &[&str]) -> String {
+        let trust = Trust::unauthenticated_on_purpose();
+        let fabric = Fabric::builder().real_time(doorbell::now).build();
+        let node = host(&fabric, 1, 1, &trust).unwrap();
+        let peer = Peer::Addresses {
+            name: "the name".into(),
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        };
+        let handle = peer.handle(&node, Duration::from_millis(100), &Interrupt::default());
+        handle.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_address_that_is_unreachable_does_not_end_the_dial() {
+        let error = dialed(&["10.9.0.1:7", "10.0.0.9:7"]);
+        assert!(
+            error.starts_with("the name: nobody listens there after 0.1 s"),
+            "{error}"
+        );
+        let error = dialed(&["10.9.0.1:7", "10.9.0.2:7"]);
+        assert!(error.starts_with("10.9.0.2:7: TCP: "), "{error}");
+    }
+
+    #[test]
+    fn silent_addresses_share_the_time() {
+        let timeout = Duration::from_secs(10);
+        let mut left = timeout;
+        for untried in (1..=4).rev() {
+            let taken = share(left, untried);
+            assert_eq!(taken, timeout / 4);
+            left -= taken;
+        }
+        assert_eq!(left, Duration::ZERO);
     }
 }

@@ -231,9 +231,12 @@ impl<P: Provider> Receiver<P> {
         }
     }
 
-    /// Removes an incomplete file, after its thread has finished the queued writes.
+    /// Gives up the file. Its thread writes no queued slot any more, and removes an incomplete file. Nothing waits for it here: the link is
+    /// polled, so that the peer gets the reason.
     pub(super) fn let_go(&mut self) {
-        self.sink = None;
+        if let Some(sink) = &mut self.sink {
+            sink.give_up();
+        }
     }
 }
 

@@ -131,9 +131,14 @@ impl<P: Provider> Sender<P> {
         let Some(region) = &self.region else {
             return Ok(false);
         };
+        let priority = priority(chunk);
+        // The priorities begin again, and no later chunk may overtake an earlier one.
+        if priority == u8::MAX && !self.open.is_empty() {
+            return Ok(false);
+        }
         let mut options = TransferOptions::default();
         options.tag = chunk;
-        options.priority = priority(chunk);
+        options.priority = priority;
         let part = (region, self.plan.slot(slot), self.plan.length(chunk));
         match line.links.offer(&line.node, link, part, &options) {
             Ok(id) => self.open.push((id, chunk, slot)),
@@ -185,6 +190,15 @@ impl<P: Provider> Sender<P> {
             TransferEnd::Over(_) => Ok(()),
             end => Err(Fault::of_chunk(chunk, end, error)),
         }
+    }
+
+    /// The chunks under way, in order, each with its priority.
+    #[cfg(test)]
+    pub(super) fn open(&self) -> Vec<(u64, u8)> {
+        let open = self.open.iter().map(|(_, chunk, _)| (*chunk, priority(*chunk)));
+        let mut open: Vec<_> = open.collect();
+        open.sort_unstable();
+        open
     }
 
     /// Cancels all transfers.

@@ -2,9 +2,11 @@
 //!
 //! The file has a random name in the same folder until the sender's checksum matches that of the received bytes.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
@@ -133,6 +135,7 @@ pub(super) struct Sink {
     orders: Option<Sender<Order>>,
     written: Receiver<Written>,
     awaited: u64,
+    is_given_up: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -148,9 +151,11 @@ impl Sink {
     ) -> io::Result<Self> {
         let (orders, ordered) = channel();
         let (to, written) = channel();
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&is_given_up);
         let work = move || {
             let sum = Summing::new(has_checksum);
-            if let Err(why) = write_all(place, region.as_ref(), (&ordered, &to), sum) {
+            if let Err(why) = write_all(place, region.as_ref(), (&ordered, &to), (sum, &is_over)) {
                 // The receiver is gone if the command gave up.
                 let _ = to.send(Written::Failed(why));
             }
@@ -160,6 +165,7 @@ impl Sink {
             orders: Some(orders),
             written,
             awaited: 0,
+            is_given_up,
             thread: Some(thread),
         })
     }
@@ -172,6 +178,13 @@ impl Sink {
     /// Orders the end, with the sender's sum.
     pub(super) fn end(&mut self, sum: Sum) {
         self.order(Order::End(sum));
+    }
+
+    /// Ends the thread after the write in progress, which has at most [`BUFFER_BYTES`]. Does not wait for it.
+    pub(super) fn give_up(&mut self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+        self.orders = None;
+        self.awaited = 0;
     }
 
     fn order(&mut self, order: Order) {
@@ -220,10 +233,13 @@ fn write_all<P: Provider>(
     mut place: OutputFile,
     region: Option<&Region<P>>,
     (ordered, to): (&Receiver<Order>, &Sender<Written>),
-    mut sum: Summing,
+    (mut sum, is_over): (Summing, &AtomicBool),
 ) -> Result<(), String> {
     let mut buffer = vec![0; BUFFER_BYTES];
     while let Ok(order) = ordered.recv() {
+        if is_over.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let (slot, mut offset, bytes) = match order {
             Order::Write { slot, offset, bytes } => (slot, offset, bytes),
             Order::End(theirs) => {
@@ -245,6 +261,9 @@ fn write_all<P: Provider>(
                 .copy_out(offset, buffer)
                 .map_err(|error| error.to_string())?;
             sum.add(buffer);
+            if is_over.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             place.write(buffer)?;
             offset = offset.saturating_add(most);
             left = left.saturating_sub(most.try_into().unwrap_or(u64::MAX));
@@ -256,11 +275,15 @@ fn write_all<P: Provider>(
 
 #[cfg(test)]
 mod tests {
-    use super::{OutputFile, Sink, Written};
-    use doorbell_sim::Host;
+    use super::{BUFFER_BYTES, OutputFile, Sink, Unnamed, Written};
+    use doorbell::provider::PlacementConfig;
+    use doorbell::{Trust, WorkerConfig};
+    use doorbell_sim::{Fabric, Host};
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use sha2::{Digest as _, Sha256};
     use std::fs;
+    use std::io::Read as _;
+    use std::os::fd::OwnedFd;
     use std::path::Path;
 
     fn names(folder: &Path) -> Vec<String> {
@@ -316,7 +339,7 @@ mod tests {
         let mut place = OutputFile::create(Path::new("/dev/null")).unwrap();
         assert_eq!(place.write(b"kept nowhere"), Ok(()));
         let file = fs::File::options().write(true).open("/dev/full").unwrap();
-        place.file = Some(super::Unnamed {
+        place.file = Some(Unnamed {
             file,
             unfinished: "no/such/file".into(),
             path: "out".into(),
@@ -324,5 +347,35 @@ mod tests {
         });
         let error = place.write(b"x").unwrap_err();
         assert!(error.starts_with("out: No space left"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_given_up_is_written_no_further_and_nothing_waits_for_it() {
+        let node =
+            crate::simulated::host(&Fabric::new(), 1, 1, &Trust::unauthenticated_on_purpose()).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let region = node
+            .region(&workers, 4 * BUFFER_BYTES, &PlacementConfig::DEFAULT)
+            .unwrap();
+        // The pipe is full long before the first slot is written, so that the thread waits in a write.
+        let (mut from, to) = std::io::pipe().unwrap();
+        let place = OutputFile {
+            file: Some(Unnamed {
+                file: OwnedFd::from(to).into(),
+                unfinished: "no/such/file".into(),
+                path: "out".into(),
+                is_named: false,
+            }),
+        };
+        let mut sink = Sink::start::<Host>(place, Some(region), false).unwrap();
+        for slot in 0..4 {
+            sink.write(slot, slot * BUFFER_BYTES, BUFFER_BYTES as u64);
+        }
+        from.read_exact(&mut [0]).unwrap();
+        sink.give_up();
+        assert!(!sink.is_busy());
+        let mut rest = Vec::new();
+        from.read_to_end(&mut rest).unwrap();
+        assert!(rest.len() < BUFFER_BYTES, "{}", rest.len());
     }
 }

@@ -123,10 +123,8 @@ fn ended(files: &Files, two: &mut Two, words: [&str; 2]) {
     for (failure, words) in failures.iter().zip(words) {
         assert!(failure.contains(words), "{failures:#?} and not {words:?}");
     }
-    // The writer thread removes the file.
-    if let Part::Receive(receiver) = &mut two.receiver.part {
-        receiver.let_go();
-    }
+    // The writer thread, for which the drop waits, removes the file.
+    two.receiver.part = Part::Receive(Receiver::new(files.to(), 0));
     assert_eq!(files.names(), ["from"]);
 }
 
@@ -150,6 +148,25 @@ fn a_file_of_any_size_arrives() {
             assert_eq!(two.receiver.line.watch.over, Some(FinalReason::PeerClosed));
         }
     }
+}
+
+#[test]
+fn no_chunk_overtakes_an_earlier_one() {
+    let files = Files::new(600 * 4096);
+    let mut two = files.two("", &["--memory", "64K", "--chunk", "4K", "--piece", "4K"]);
+    let (mut most, mut chunks) = (0, 0);
+    while !two.sender.is_over() || !two.receiver.is_over() {
+        two.step().unwrap();
+        let Part::Send(sender) = &two.sender.part else {
+            panic!()
+        };
+        let open = sender.open();
+        assert!(open.windows(2).all(|pair| pair[0].1 > pair[1].1), "{open:?}");
+        most = most.max(open.len());
+        chunks = chunks.max(open.last().map_or(0, |(chunk, _)| chunk + 1));
+    }
+    assert!(most > 2 && chunks == 600, "{most} {chunks}");
+    files.is_there();
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl Relay {
         assert!(self.circuits.is_searching(key));
         let mut route = Route::NONE;
         route.push([10, 0, 0, 1].into());
-        assert!(self.circuits.found(key, (destination, route), Some(route)));
+        assert!(self.circuits.found(key, (destination, route), Some(route), false));
         self.go_on();
         key
     }
@@ -274,6 +274,24 @@ fn what_breaks_the_rules_ends_its_circuit_and_both_sides_hear_so() {
 }
 
 #[test]
+fn a_port_that_came_during_the_search_is_the_only_one() {
+    for has_port in [false, true] {
+        let mut relay = Relay::new(1);
+        relay.circuits.accepted(ORIGIN, until());
+        let Heard::Wanted { key, .. } = relay.hear(ORIGIN, &request(1)) else {
+            panic!();
+        };
+        assert!(
+            relay
+                .circuits
+                .found(key, (DESTINATION, Route::NONE), None, has_port)
+        );
+        let heard = relay.hear(DESTINATION, &hello(1));
+        assert_eq!(heard == Heard::Nothing, has_port, "{heard:?}");
+    }
+}
+
+#[test]
 fn an_end_comes_behind_what_was_sent_before_it() {
     let mut relay = Relay::open();
     relay.full.push(DESTINATION);
@@ -359,5 +377,5 @@ fn an_end_of_a_further_relay_is_passed_on_with_its_cause() {
     };
     relay.circuits.over(ORIGIN, End::CLOSED, until());
     assert!(!relay.circuits.is_searching(key));
-    assert!(!relay.circuits.found(key, (DESTINATION, Route::NONE), None));
+    assert!(!relay.circuits.found(key, (DESTINATION, Route::NONE), None, false));
 }
