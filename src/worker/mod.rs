@@ -250,12 +250,11 @@ impl Reservation {
 
     /// Takes the note of the receiving half; 0 if there is none.
     pub(crate) fn take_news(&self) -> u32 {
-        // Relaxed, like the store. Only the thread of the sending half takes notes.
-        let news = self.news.load(Ordering::Relaxed);
-        if news != 0 {
-            self.news.store(0, Ordering::Relaxed);
+        // Relaxed, like the store. A swap, so that a note that replaces this one meanwhile is not lost.
+        match self.news.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.news.swap(0, Ordering::Relaxed),
         }
-        news
     }
 }
 

@@ -314,9 +314,10 @@ impl<P: Provider> Shared<P> {
                 match taken {
                     Taken::OverdrawnAgain => statistics.rejected.add_from_any(1),
                     Taken::Overdrawn => {
-                        channel.refuse();
                         // The end of the channel is reported after this event.
                         let _ = channel.note_failed();
+                        // Last, since the sending half gets one note: a farewell's would leave the queue pair as it is.
+                        channel.refuse();
                         event = Some(Event::Overdrawn);
                     }
                     _ => event = channel.note_failed(),

@@ -15,6 +15,7 @@ use crate::worker::Worker;
 use crate::worker::channel::ChannelId;
 use crate::worker::config::{ChannelConfig, SharedReceivesConfig, WorkerConfig};
 use crate::worker::event::{ChannelState, Event};
+use crate::worker::halves::tests::farewell;
 use crate::worker::lease::Lease;
 use doorbell_core::provider::ArenaConfig;
 
@@ -108,6 +109,17 @@ impl Hub {
         channel.post_inline(Operation::Write(word), &reported).unwrap();
     }
 
+    /// Writes the farewell of a peer that has sent nothing, as if it had sent so many messages.
+    fn leave(&mut self, peer: usize, messages: u32) {
+        let id = self.ids[peer];
+        let word = RemoteAddress::within(&self.worker.credit_words.remote(), 8 * id.index() as u64, 8);
+        let start = self.worker.channel(id).unwrap().receive.receiver.received();
+        let (worker, there) = &mut self.peers[peer];
+        let channel = worker.channel(*there).unwrap();
+        let left = channel.post_inline(Operation::Write(word.unwrap()), &farewell(messages, start));
+        left.unwrap();
+    }
+
     /// Polls the hub, and returns its events with their channels. Messages go to `kept`.
     fn polled(&mut self, kept: &mut Vec<Lease<Host>>) -> Vec<(ChannelId, &'static str)> {
         let mut reported = Vec::new();
@@ -177,9 +189,12 @@ fn a_peer_that_takes_what_is_anothers_is_failed_and_the_other_goes_on() {
 
 #[test]
 fn of_a_worker_taken_apart_the_half_that_sends_fails_it() {
-    for is_joined_first in [false, true] {
+    for (is_joined_first, has_farewell) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut hub = Hub::new();
         let first = hub.ids[0];
+        if has_farewell {
+            hub.leave(0, 4);
+        }
         let mut kept = Vec::new();
         assert_eq!(hub.flood(0), 4);
         assert_eq!(hub.polled(&mut kept), [(first, "message"); 4]);
