@@ -65,8 +65,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    Arena as _, ArenaConfig, CompletionQueueConfig, Context, MemoryError, Pages, Placement, ProtectionDomain,
-    Provider, RemoteAccess, WindowConfig,
+    Arena as _, ArenaConfig, CompletionQueue as _, CompletionQueueConfig, Context, MemoryError, Pages,
+    Placement, ProtectionDomain, Provider, RemoteAccess, WindowConfig,
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
 use doorbell_core::wire::InstanceId;
@@ -335,6 +335,7 @@ impl<P: Provider> Worker<P> {
             under: reaper.keep(under),
             sends: SendSide::new(
                 reaper.keep(send_completions),
+                receive_completions.depth(),
                 channels_max,
                 config.submissions_per_poll,
                 config.classes.as_ref().map(|classes| (classes, now)),

@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::thread;
 
-use doorbell_core::provider::{Operation, QueuePair, RemoteAddress, Window};
-use doorbell_core::{IpPrefix, QpState, WcStatus};
+use doorbell_core::provider::{CompletionQueue as _, Operation, QueuePair, RemoteAddress, Window};
+use doorbell_core::{IpPrefix, QpState, Rkey, WcStatus};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use crate::connect::listener::Listener;
@@ -227,4 +227,38 @@ fn of_a_worker_taken_apart_the_half_that_sends_fails_it() {
         assert_eq!(worker.close(first, within(SOON), |_, _| {}), Ok(()));
         assert_eq!(fabric.receivers_not_ready(), 0);
     }
+}
+
+/// No poll finds the completion queue empty, and the lost messages never come.
+#[test]
+fn the_end_of_a_channel_with_lost_messages_is_reported_by_a_worker_that_is_busy() {
+    let mut hub = Hub::new();
+    let [first, second] = hub.ids;
+    hub.leave(0, 5);
+    let refused = Operation::Write(RemoteAddress::new(0, Rkey(0)));
+    hub.worker
+        .channel(first)
+        .unwrap()
+        .post_inline(refused, b"x")
+        .unwrap();
+    let (mut received, mut ends) = (0, Vec::new());
+    while ends.is_empty() {
+        assert!(received < 20_000, "the end is never reported");
+        assert!(hub.flood(1) > 0);
+        hub.fabric.run_for(Duration::from_micros(100));
+        let before = received;
+        hub.worker
+            .poll_tending(|turn, event| match event {
+                Event::Received { .. } if turn.channel.id() == second => received += 1,
+                Event::PeerClosed { all_arrived } if turn.channel.id() == first => ends.push(all_arrived),
+                Event::Done { .. } | Event::Failed { .. } => {}
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+        assert!(received > before, "a poll found nothing");
+    }
+    assert_eq!(ends, [false]);
+    // One round of completions is not enough, since the channel was lost within it.
+    let depth = hub.worker.receives.completions.depth();
+    assert!(received > depth && received < 3 * depth, "{received} of {depth}");
 }
