@@ -242,6 +242,35 @@ fn what_is_no_invitation_is_told() {
     assert!(matches!(refused, Err(RingError::Config { .. })), "{refused:?}");
 }
 
+/// A device may have taken a message that it refuses without naming it, so no other message may go into its cell.
+#[test]
+fn a_refusal_that_names_no_message_ends_the_channel() {
+    for (order, is_lease) in [DataInOrder::WholeMessage, DataInOrder::No]
+        .into_iter()
+        .flat_map(|order| [(order, false), (order, true)])
+    {
+        let (mut a, mut b) = ringed(order);
+        let fabric = a.end.node.provider().fabric().clone();
+        fabric.follow(&"fail 1st unclear-post of a with 5".parse().unwrap());
+        let refused = if is_lease {
+            let (lease, id) = (a.end.lease(b"unclear"), a.end.id());
+            let channel = a.end.worker().channel(id).unwrap();
+            let refused = a.ring.send(channel, lease).unwrap_err();
+            assert!(refused.item.is_none());
+            refused.kind
+        } else {
+            a.send(b"unclear").unwrap_err()
+        };
+        assert!(matches!(refused, SendErrorKind::Post(error) if error.unposted == 0));
+        let _ = a.send(b"next");
+        fabric.run_for(Duration::from_millis(1));
+        let came: Vec<_> = core::iter::from_fn(|| b.receive()).collect();
+        assert!(came.is_empty() || came == [b"unclear"], "{order:?}: {came:?}");
+        a.end
+            .until(|event| matches!(event, Event::ChannelFailed { .. }).then_some(()));
+    }
+}
+
 /// The peer invites us and has no receive left for our own invitation.
 #[test]
 fn an_invitation_that_cannot_be_sent_is_given_up_in_time() {
