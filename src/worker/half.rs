@@ -304,12 +304,12 @@ impl<P: Provider> SendHalf<P> {
         }
     }
 
-    /// Whether submitted requests wait for the poll.
+    /// Whether submitted requests wait for the poll, to be posted or to come back.
     #[inline]
     pub(crate) fn has_deferred(&self) -> bool {
         self.deferred
             .as_ref()
-            .is_some_and(|deferred| deferred.waiting() > 0)
+            .is_some_and(|deferred| !deferred.is_empty())
     }
 
     /// Makes the next poll return the requests that wait for it, since the queue pair failed with this status.
