@@ -21,6 +21,9 @@ use crate::worker::{Turn, Worker};
 /// Size of the buffer for inline messages with their trailers. Devices take fewer inline bytes.
 const INLINE_BYTES_MAX: usize = 1024;
 
+/// Maximum bytes of an inline message without its trailer.
+const INLINE_PAYLOAD_BYTES_MAX: usize = INLINE_BYTES_MAX - RING_TRAILER_BYTES as usize;
+
 /// Configuration of the ring that a side reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -322,10 +325,10 @@ impl<P: Provider> RingChannel<P> {
         let (copy, rest) = self
             .scratch
             .split_at_mut_checked(payload.len())
-            .ok_or(too_long(payload.len(), INLINE_BYTES_MAX))?;
+            .ok_or(too_long(payload.len(), INLINE_PAYLOAD_BYTES_MAX))?;
         let trailer = rest
             .first_chunk_mut()
-            .ok_or(too_long(payload.len(), INLINE_BYTES_MAX))?;
+            .ok_or(too_long(payload.len(), INLINE_PAYLOAD_BYTES_MAX))?;
         copy.copy_from_slice(payload);
         *trailer = message.trailer;
         let bytes = payload.len().wrapping_add(RING_TRAILER_BYTES as usize);

@@ -203,6 +203,23 @@ fn a_lease_goes_out_with_its_trailer() {
 }
 
 #[test]
+fn a_message_that_is_too_long_to_be_copied_is_refused_by_the_limit_of_the_copy() {
+    let (a, b) = ends(DataInOrder::WholeMessage);
+    let mut config = RingConfig::default();
+    (config.cells, config.cell_bytes) = (2, 2048);
+    let other = thread::spawn(move || open(a, &config));
+    let _b = open(b, &config);
+    let mut a = other.join().unwrap();
+    for bytes in [1017, 1024, 1025] {
+        let bytes_max = 1016;
+        assert_eq!(
+            a.send(&vec![7; bytes]),
+            Err(SendErrorKind::TooLong { bytes, bytes_max })
+        );
+    }
+}
+
+#[test]
 fn a_full_ring_is_back_pressure_and_loses_nothing() {
     let (mut a, mut b) = ringed(DataInOrder::WholeMessage);
     let mut sent = 0_u8;
