@@ -214,6 +214,18 @@ fn equals_share_by_weight_and_are_accepted_in_their_class() {
     );
 }
 
+/// One doorbell posts all of them.
+#[test]
+fn each_request_of_a_class_is_counted() {
+    let mut lab = Lab::new(Some(classes()));
+    for _ in 0..10 {
+        assert!(lab.submit(LIGHT, 8));
+    }
+    lab.poll();
+    let counts = lab.workers[0].class_counts(LIGHT as u8).unwrap();
+    assert_eq!((counts.requests, counts.bytes), (10, 80));
+}
+
 #[test]
 fn a_limit_holds_over_a_second_and_leaves_the_rest() {
     const RATE: usize = 10_000_000;
