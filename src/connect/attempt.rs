@@ -34,7 +34,7 @@ use crate::worker::channel::Channel;
 use crate::worker::channel::ChannelId;
 use crate::worker::class::Classes;
 use crate::worker::config::ChannelConfig;
-use crate::worker::ending::{Care, Ending};
+use crate::worker::ending::{Care, Ending, MissingMessages};
 use crate::worker::half::{ReceiveHalf, SendHalf};
 use crate::worker::half::{Receiving, Sending};
 use crate::worker::peer::Peer;
@@ -430,6 +430,7 @@ impl<P: Provider> Finished<P> {
                 receiver,
                 farewell,
                 ending: Ending::default(),
+                missing: MissingMessages::default(),
                 reservation: Arc::clone(&reservation),
                 user: 0,
             },

@@ -280,7 +280,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             };
             let worker = link.worker_of(rail);
             let InClass { turn, limit, .. } = &mut link.in_class;
-            order.schedule.charge((class, turn), bytes, now);
+            order.schedule.charge((class, turn), ClassCounts::one(bytes), now);
             if let Some(limit) = limit {
                 limit.take(bytes, now);
             }

@@ -44,7 +44,9 @@ impl<P: Provider> Worker<P> {
         }
         let shared = self.receives.shared.as_mut();
         let is_shared = shared.is_some();
-        let receives_most = shared.map_or(self.receives.completions.depth(), |shared| shared.promisable());
+        let receives_most = shared.map_or(self.receives.completions.depth(), |shared| {
+            shared.promisable(&self.statistics)
+        });
         let entries = &mut self.table.entries;
         let completions = &self.sends.completions;
         let is_free =

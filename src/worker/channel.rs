@@ -412,7 +412,7 @@ impl<P: Provider> Sends<P> for Channel<P> {
     fn is_announcement_due(&self) -> bool {
         self.receive.receiver.is_announcement_due()
     }
-    fn ending(&mut self, is_emptied: bool) -> Lost<P> {
+    fn ending(&mut self, received: u32, is_round_over: bool) -> Lost<P> {
         if self.is_reported() {
             return Lost::Reported;
         }
@@ -425,7 +425,7 @@ impl<P: Provider> Sends<P> for Channel<P> {
         };
         // A peer that has no credit for its farewell writes the farewell into the credit word instead.
         let event = match self.receive.farewell_found() {
-            Some(false) if !is_emptied => return Lost::Soon,
+            Some(false) if !self.receive.missing.note_poll(received, is_round_over) => return Lost::Soon,
             Some(all_arrived) => {
                 self.note_peer_closed_as(all_arrived);
                 Event::PeerClosed { all_arrived }

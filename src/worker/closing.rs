@@ -91,7 +91,7 @@ enum ClosingState {
     /// The peer closed the channel, or the channel failed. Waits until the deadline, which leaves time for requests in flight,
     /// and until polls took the `receives` completions that may be in the receive queue.
     Lingering { until: Deadline, receives: u32 },
-    /// The queue pair is in ERR. Waits for the flushed requests. With shared receives it also waits until the queue pair takes no
+    /// The queue pair is in ERR. Waits for the flushed requests, and for a poll that reports the unsent ones. With shared receives it also waits until the queue pair takes no
     /// more of them.
     Flushing {
         until: Deadline,
@@ -327,9 +327,14 @@ impl<P: Provider> Worker<P> {
                 let has_ended = channel
                     .as_ref()
                     .is_some_and(|channel| channel.receive.has_ended());
+                // A poll reports the requests that come back.
+                let is_unreported = !taken.sends.is_polled()
+                    && channel
+                        .as_ref()
+                        .is_some_and(|channel| channel.send.has_deferred());
                 let left = channel.is_some_and(|channel| channel.in_flight() > 0);
                 let may_take = last_receive.is_some_and(|until| !has_ended && !until.has_passed(now));
-                if may_take || (left && !until.has_passed(now)) {
+                if is_unreported || may_take || (left && !until.has_passed(now)) {
                     return (Some(stage), outcome);
                 }
                 let outcome = outcome.and(if left { Err(CloseError::TimedOut) } else { Ok(()) });
@@ -380,7 +385,7 @@ impl<P: Provider> Worker<P> {
             return (Some(self.hand_over(id)), outcome);
         }
         let shut = channel.shut();
-        // The next poll reports the waiting requests, if it comes before the next step of the closing.
+        // The next poll reports the waiting requests, and the closing waits for it.
         channel.send.close();
         let (flush_max, outcome) = match shut {
             Ok(()) => (FLUSH_MAX, outcome),

@@ -8,6 +8,9 @@
 //! and has no other effect. A peer that speaks version 1 of the handshake gets no farewell, and detects the end by its next
 //! request or probe.
 //!
+//! A farewell in the credit word may say that messages are missing. They may still be in the receive completion queue. The end of
+//! the channel is reported once a poll found that queue empty, or polls took as many completions as it has entries.
+//!
 //! A farewell is trusted like any message, so a hostile peer can end its own connection with one. The credit words of all peers
 //! of a Worker are one window with one key, so a hostile peer can forge a farewell in the word of another peer. The forged
 //! farewell can make a failure of that channel look like a close by its peer, with lost messages. A channel that works is not
@@ -40,6 +43,21 @@ pub(crate) struct Ending {
     pub(crate) is_reported: bool,
     /// `Some` once the peer closed the channel: whether all messages of the peer have arrived.
     pub(crate) peer_closed: Option<bool>,
+}
+
+/// Wait for messages that a farewell counts and that may still be in the receive completion queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MissingMessages {
+    /// Whether a new round of receive completions has begun since the wait began.
+    is_counted: bool,
+}
+
+impl MissingMessages {
+    /// Notes a poll that took `received` receive completions. `is_round_over` says that polls took as many in this round as the
+    /// queue has entries. Returns whether no completion from before the wait can be in the queue any more.
+    pub(crate) const fn note_poll(&mut self, received: u32, is_round_over: bool) -> bool {
+        received == 0 || is_round_over && core::mem::replace(&mut self.is_counted, true)
+    }
 }
 
 /// State of a channel's probes, and settings for its end.
@@ -228,7 +246,7 @@ impl ChannelState {
 
 #[cfg(test)]
 mod tests {
-    use super::{Care, Look, Traffic};
+    use super::{Care, Look, MissingMessages, Traffic};
     use crate::worker::config::ChannelConfig;
     use core::time::Duration;
     use doorbell_core::Instant;
@@ -259,6 +277,17 @@ mod tests {
 
     fn at(ms: u64) -> Instant {
         Instant::from_ns(ms * 1_000_000)
+    }
+
+    /// The round in which the channel was lost does not count.
+    #[test]
+    fn an_end_waits_for_an_empty_queue_or_a_whole_round_of_completions() {
+        let mut missing = MissingMessages::default();
+        assert!(!missing.note_poll(1, false));
+        assert!(missing.note_poll(0, false));
+        assert!(!missing.note_poll(1, true));
+        assert!(!missing.note_poll(1, false));
+        assert!(missing.note_poll(1, true));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use doorbell_hotpath::{
 
 use crate::worker::batch::Batch;
 use crate::worker::channel::{ChannelId, SendError, SendErrorKind};
-use crate::worker::ending::{Care, Ending};
+use crate::worker::ending::{Care, Ending, MissingMessages};
 use crate::worker::event::{ChannelState, Event};
 use crate::worker::lease::Lease;
 use crate::worker::message::Taken;
@@ -130,6 +130,7 @@ pub struct ReceiveHalf<P: Provider = Rdma> {
     /// The credit word, in which the peer writes its farewell.
     pub(crate) farewell: FarewellWord<Arc<P::Window>>,
     pub(crate) ending: Ending,
+    pub(crate) missing: MissingMessages,
     pub(crate) reservation: Arc<Reservation>,
     /// The word of the application.
     pub(crate) user: u64,
@@ -303,12 +304,12 @@ impl<P: Provider> SendHalf<P> {
         }
     }
 
-    /// Whether submitted requests wait for the poll.
+    /// Whether submitted requests wait for the poll, to be posted or to come back.
     #[inline]
     pub(crate) fn has_deferred(&self) -> bool {
         self.deferred
             .as_ref()
-            .is_some_and(|deferred| deferred.waiting() > 0)
+            .is_some_and(|deferred| !deferred.is_empty())
     }
 
     /// Makes the next poll return the requests that wait for it, since the queue pair failed with this status.
@@ -562,9 +563,9 @@ pub(crate) trait Sends<P: Provider>: Held {
     /// Whether receives of a listed channel still have to be announced without another send. The sending half does not know, and
     /// answers `true`.
     fn is_announcement_due(&self) -> bool;
-    /// Returns the event that reports the end of a channel to the application, once. `is_emptied` says that the last poll found
-    /// no receive completion, so no earlier event of the channel is left.
-    fn ending(&mut self, is_emptied: bool) -> Lost<P>;
+    /// Returns the event that reports the end of a channel to the application, once. The last poll took `received` receive
+    /// completions. `is_round_over` says that polls took as many in this round as the queue has entries.
+    fn ending(&mut self, received: u32, is_round_over: bool) -> Lost<P>;
 }
 
 /// State of the report of a channel's end.
@@ -625,7 +626,7 @@ impl<P: Provider> Sends<P> for SendHalf<P> {
     fn is_announcement_due(&self) -> bool {
         true
     }
-    fn ending(&mut self, _: bool) -> Lost<P> {
+    fn ending(&mut self, _: u32, _: bool) -> Lost<P> {
         match self.sender.cause() {
             _ if self.is_closed => Lost::No,
             None => Lost::No,

@@ -133,7 +133,7 @@ mod tests {
 
     use super::Waiting;
     use crate::worker::class::Classes;
-    use crate::worker::schedule::{Schedule, Turn};
+    use crate::worker::schedule::{ClassCounts, Schedule, Turn};
 
     #[test]
     fn the_earliest_of_those_who_wait_is_next() {
@@ -163,7 +163,8 @@ mod tests {
                 assert_eq!(all.swap_remove(at), place);
                 numbers = numbers.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 if numbers >> 62 != 0 {
-                    schedule.charge((class(place), &mut turns[place as usize]), numbers >> 50, now);
+                    let posted = ClassCounts::one(numbers >> 50);
+                    schedule.charge((class(place), &mut turns[place as usize]), posted, now);
                     waiting.wait(class(place), turns[place as usize], place);
                     all.push(place);
                 }

@@ -65,8 +65,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    Arena as _, ArenaConfig, CompletionQueueConfig, Context, MemoryError, Pages, Placement, ProtectionDomain,
-    Provider, RemoteAccess, WindowConfig,
+    Arena as _, ArenaConfig, CompletionQueue as _, CompletionQueueConfig, Context, MemoryError, Pages,
+    Placement, ProtectionDomain, Provider, RemoteAccess, WindowConfig,
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
 use doorbell_core::wire::InstanceId;
@@ -250,12 +250,11 @@ impl Reservation {
 
     /// Takes the note of the receiving half; 0 if there is none.
     pub(crate) fn take_news(&self) -> u32 {
-        // Relaxed, like the store. Only the thread of the sending half takes notes.
-        let news = self.news.load(Ordering::Relaxed);
-        if news != 0 {
-            self.news.store(0, Ordering::Relaxed);
+        // Relaxed, like the store. A swap, so that a note that replaces this one meanwhile is not lost.
+        match self.news.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.news.swap(0, Ordering::Relaxed),
         }
-        news
     }
 }
 
@@ -336,6 +335,7 @@ impl<P: Provider> Worker<P> {
             under: reaper.keep(under),
             sends: SendSide::new(
                 reaper.keep(send_completions),
+                receive_completions.depth(),
                 channels_max,
                 config.submissions_per_poll,
                 config.classes.as_ref().map(|classes| (classes, now)),

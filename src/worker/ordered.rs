@@ -75,11 +75,11 @@ impl Flow {
     }
 }
 
-/// A turn of one channel: the bytes that it may still post, and the bytes that it posted.
+/// A turn of one channel: the bytes that it may still post, and the requests that it posted.
 struct Taking<'f> {
     flow: &'f mut Flow,
     left: u64,
-    posted: u64,
+    posted: ClassCounts,
 }
 
 impl Limit for Taking<'_> {
@@ -93,7 +93,8 @@ impl Limit for Taking<'_> {
         // A message of zero bytes is a packet, too, so it counts as one byte.
         let bytes = (bytes as u64).max(1);
         self.left = self.left.saturating_sub(bytes);
-        self.posted = self.posted.saturating_add(bytes);
+        self.posted.requests = self.posted.requests.saturating_add(1);
+        self.posted.bytes = self.posted.bytes.saturating_add(bytes);
         self.flow.add(bytes);
     }
 }
@@ -166,15 +167,15 @@ impl Ordered {
             let mut taking = Taking {
                 left: schedule.spare(class, now).min(*turn_bytes).max(1),
                 flow,
-                posted: 0,
+                posted: ClassCounts::default(),
             };
             post_within(queue, inlets, channel, &mut taking);
             let Taking { posted, flow, .. } = taking;
-            if posted == 0 {
+            if posted.requests == 0 {
                 continue;
             }
             schedule.charge((class, &mut flow.turn), posted, now);
-            schedule.note(class, &mut ahead, posted);
+            schedule.note(class, &mut ahead, posted.bytes);
             waiting.wait(class, flow.turn, index);
         }
     }

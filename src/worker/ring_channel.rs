@@ -4,8 +4,8 @@ use core::fmt;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    DataInOrder, MemoryError, Operation, PostFlags, ProtectionDomain, Provider, ProviderError, QueuePair,
-    RemoteAccess, RemoteAddress, Slot, Window, WindowConfig,
+    DataInOrder, MemoryError, Operation, PostError, PostFlags, ProtectionDomain, Provider, ProviderError,
+    QueuePair, RemoteAccess, RemoteAddress, Slot, Window, WindowConfig,
 };
 use doorbell_core::wire::{Publication, RING_TRAILER_BYTES, RingInvitation, WireError, ring_window_bytes};
 use doorbell_core::{Clock as _, Deadline, Ticket};
@@ -20,6 +20,9 @@ use crate::worker::{Turn, Worker};
 
 /// Size of the buffer for inline messages with their trailers. Devices take fewer inline bytes.
 const INLINE_BYTES_MAX: usize = 1024;
+
+/// Maximum bytes of an inline message without its trailer.
+const INLINE_PAYLOAD_BYTES_MAX: usize = INLINE_BYTES_MAX - RING_TRAILER_BYTES as usize;
 
 /// Configuration of the ring that a side reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -314,24 +317,32 @@ impl<P: Provider> RingChannel<P> {
     ///
     /// # Errors
     /// The ring or the send queue is full or there is no credit ([`SendErrorKind::WouldBlock`]), the message is too long, or the
-    /// device refused.
+    /// device refused. If the device refused without naming the request, the peer may get the message. Then the ring cannot be
+    /// continued, so the call also ends the channel ([`Channel::shut`]).
     #[inline]
     pub fn send_inline(&mut self, channel: &mut Channel<P>, payload: &[u8]) -> Result<Ticket, SendErrorKind> {
         let message = self.writer.message(payload.len())?;
         let (copy, rest) = self
             .scratch
             .split_at_mut_checked(payload.len())
-            .ok_or(too_long(payload.len(), INLINE_BYTES_MAX))?;
+            .ok_or(too_long(payload.len(), INLINE_PAYLOAD_BYTES_MAX))?;
         let trailer = rest
             .first_chunk_mut()
-            .ok_or(too_long(payload.len(), INLINE_BYTES_MAX))?;
+            .ok_or(too_long(payload.len(), INLINE_PAYLOAD_BYTES_MAX))?;
         copy.copy_from_slice(payload);
         *trailer = message.trailer;
         let bytes = payload.len().wrapping_add(RING_TRAILER_BYTES as usize);
         let bytes = self.scratch.get(..bytes).unwrap_or_default();
-        let ticket = channel.post_inline(message.operation, bytes)?;
-        self.writer.note_posted(&message);
-        Ok(ticket)
+        match channel.post_inline(message.operation, bytes) {
+            Ok(ticket) => {
+                self.writer.note_posted(&message);
+                Ok(ticket)
+            }
+            Err(kind) => {
+                end_if_unclear(channel, kind);
+                Err(kind)
+            }
+        }
     }
 
     /// Writes a message from a lease, without a copy. The lease needs room for the eight bytes of the trailer after the message.
@@ -360,6 +371,7 @@ impl<P: Provider> RingChannel<P> {
                 Ok(ticket)
             }
             Err(mut error) => {
+                end_if_unclear(channel, error.kind);
                 if let Some(lease) = &mut error.item {
                     lease.set_len_bytes(payload_bytes);
                 }
@@ -416,6 +428,15 @@ impl<P: Provider> RingChannel<P> {
     #[inline]
     pub const fn note_written(&mut self, immediate: u32) {
         self.reader.note_written(immediate);
+    }
+}
+
+/// Ends a channel whose device refused a message and may have it. Neither this cell nor the next one could take another message.
+#[cold]
+fn end_if_unclear<P: Provider>(channel: &mut Channel<P>, kind: SendErrorKind) {
+    if matches!(kind, SendErrorKind::Post(PostError { unposted: 0, .. })) {
+        // If the device refuses this as well, the next message may replace this one. The caller has the error of the post.
+        let _ = channel.shut();
     }
 }
 

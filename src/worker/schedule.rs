@@ -71,10 +71,9 @@ impl Bucket {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassCounts {
-    /// Posts of the class. Links count each request: a fragment of a message, a one-sided request or a piece of a transfer. A
-    /// Worker counts each doorbell of submitted requests once.
+    /// Posted requests of the class. A request of a link is a fragment of a message, a one-sided request or a piece of a transfer.
     pub requests: u64,
-    /// Bytes of these posts. Links include the headers of their messages. A Worker counts an empty request as one byte.
+    /// Bytes of these requests. Links include the headers of their messages. A Worker counts an empty request as one byte.
     pub bytes: u64,
 }
 
@@ -129,6 +128,13 @@ pub(crate) struct Schedule {
 
 /// Bytes in flight, by the level of their class.
 pub(crate) type Ahead = [u64; CLASSES_MAX];
+
+impl ClassCounts {
+    /// Returns the counts of one request.
+    pub(crate) const fn one(bytes: u64) -> Self {
+        Self { requests: 1, bytes }
+    }
+}
 
 impl Schedule {
     pub(crate) fn new(classes: &Classes, now: Instant) -> Self {
@@ -204,8 +210,9 @@ impl Schedule {
         bucket.map_or(u64::MAX, |bucket| bucket.spare(now))
     }
 
-    /// Charges a member of a class for one post of `bytes` bytes.
-    pub(crate) fn charge(&mut self, (class, member): (u8, &mut Turn), bytes: u64, now: Instant) {
+    /// Charges a member of a class for the requests that it posted in its turn.
+    pub(crate) fn charge(&mut self, (class, member): (u8, &mut Turn), posted: ClassCounts, now: Instant) {
+        let ClassCounts { requests, bytes } = posted;
         let Some(place) = self.places.get_mut(Classes::place(class)) else {
             return;
         };
@@ -216,7 +223,7 @@ impl Schedule {
         if let Some(bucket) = &mut place.bucket {
             bucket.take(bytes, now);
         }
-        place.counts.requests = place.counts.requests.wrapping_add(1);
+        place.counts.requests = place.counts.requests.wrapping_add(requests);
         place.counts.bytes = place.counts.bytes.wrapping_add(bytes);
     }
 
@@ -228,7 +235,7 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bucket, Schedule, Turn};
+    use super::{Bucket, ClassCounts, Schedule, Turn};
     use crate::worker::class::Classes;
     use core::time::Duration;
     use doorbell_core::Instant;
@@ -266,7 +273,7 @@ mod tests {
             let next = (0..members.len()).min_by_key(|at| schedule.order(members[*at].0, state[*at].0));
             let at = next.unwrap();
             let (class, bytes) = members[at];
-            schedule.charge((class, &mut state[at].0), bytes, now);
+            schedule.charge((class, &mut state[at].0), ClassCounts::one(bytes), now);
             state[at].1 += bytes;
         }
         state.iter().map(|(_, bytes)| *bytes).collect()
@@ -295,15 +302,15 @@ mod tests {
         let mut schedule = Schedule::new(&classes, now);
         let (mut first, mut late) = (Turn::default(), Turn::default());
         for _ in 0..1000 {
-            schedule.charge((0, &mut first), 100, now);
+            schedule.charge((0, &mut first), ClassCounts::one(100), now);
         }
         let mut bytes = [0, 0];
         for _ in 0..100 {
             if schedule.order(1, late) < schedule.order(0, first) {
-                schedule.charge((1, &mut late), 100, now);
+                schedule.charge((1, &mut late), ClassCounts::one(100), now);
                 bytes[1] += 100;
             } else {
-                schedule.charge((0, &mut first), 100, now);
+                schedule.charge((0, &mut first), ClassCounts::one(100), now);
                 bytes[0] += 100;
             }
         }

@@ -35,19 +35,43 @@ pub(crate) struct SendSide<P: Provider> {
     pub(super) wanting: ChannelList,
     /// Lost channels that were reported to the application, and that the Worker has to close.
     pub(super) lost: ChannelList,
-    /// Completions taken in the current round. A round ends after as many completions as the queue has entries.
-    taken: u32,
+    sent: Rounds,
+    received: Rounds,
     pub(super) submissions: Submissions<P>,
+}
+
+/// Rounds of the completions of one queue, counted while a channel is noticed at each poll.
+struct Rounds {
+    /// The entries of the queue. A round ends after as many completions.
+    depth: u32,
+    /// Completions taken in the current round.
+    taken: u32,
+}
+
+impl Rounds {
+    /// Notes the completions of a poll. Returns whether the round is over.
+    fn note(&mut self, count: u32) -> bool {
+        self.taken = self.taken.saturating_add(count);
+        let is_over = self.taken >= self.depth;
+        if is_over {
+            self.taken = 0;
+        }
+        is_over
+    }
 }
 
 impl<P: Provider> SendSide<P> {
     pub(super) fn new(
         completions: Reaped<P::CompletionQueue>,
+        receives_depth: u32,
         channels_max: u32,
         submissions_per_poll: u32,
         classes: Option<(&Classes, Instant)>,
     ) -> Self {
+        let rounds = |depth| Rounds { depth, taken: 0 };
         Self {
+            sent: rounds(completions.depth()),
+            received: rounds(receives_depth),
             completions,
             undelivered: Vec::new(),
             events_max: 0,
@@ -55,7 +79,6 @@ impl<P: Provider> SendSide<P> {
             noticed: due(channels_max as usize),
             wanting: ChannelList::default(),
             lost: ChannelList::default(),
-            taken: 0,
             submissions: Submissions::new(channels_max, submissions_per_poll, classes),
         }
     }
@@ -82,21 +105,16 @@ impl<P: Provider> SendSide<P> {
 
     #[cold]
     fn list_noticed<C: Sends<P>>(&mut self, table: &mut [ChannelEntry<C>], received: u32, sent: u32) -> bool {
+        let is_round_over = self.sent.note(sent);
+        let is_receive_round_over = self.received.note(received);
         let Self {
             noticed,
             unannounced,
             wanting,
             undelivered,
             lost,
-            taken,
-            completions,
             ..
         } = self;
-        *taken = taken.saturating_add(sent);
-        let is_round_over = *taken >= completions.depth();
-        if is_round_over {
-            *taken = 0;
-        }
         let is_left = !undelivered.is_empty();
         let mut is_unanswered = false;
         noticed.take(|index| {
@@ -108,7 +126,7 @@ impl<P: Provider> SendSide<P> {
                 // There is no room for its event, so the next poll reports the end.
                 noticed.notify(index);
             } else {
-                match channel.ending(received == 0) {
+                match channel.ending(received, is_receive_round_over) {
                     Lost::No => {}
                     Lost::Soon => noticed.notify(index),
                     Lost::Now(event) => {

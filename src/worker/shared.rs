@@ -55,8 +55,17 @@ struct Opened {
     receives: u32,
     /// Kept completions of receives of this share.
     early: u32,
-    /// The value of [`Shared::emptied`] when the connection was first seen to be gone.
-    gone_at: Option<u64>,
+    /// The counts when the connection was first seen to be gone.
+    gone_at: Option<Counted>,
+}
+
+/// Counts that show whether polls have taken all completions that were in the receive completion queue before.
+#[derive(Clone, Copy)]
+struct Counted {
+    /// The value of [`Shared::emptied`].
+    emptied: u64,
+    /// Messages that channels received.
+    received: u64,
 }
 
 /// State of a Worker that the polling of receives needs in addition to the receives.
@@ -172,21 +181,29 @@ impl<P: Provider> Shared<P> {
 
     /// Returns how many receives may be reserved by channels, including those that existing channels have reserved.
     ///
-    /// The receives of a failed connection are free again once a poll found the completion queue empty after its queue pair was
-    /// destroyed. Then no completion of the connection is left.
-    pub(super) fn promisable(&mut self) -> u32 {
+    /// The receives of a failed connection are free again once no completion of the connection is left after its queue pair was
+    /// destroyed. A poll found the completion queue empty since then, or as many messages came as there are shared receives.
+    pub(super) fn promisable(&mut self, statistics: &Statistics) -> u32 {
         let Self {
             receiver,
             opened,
             emptied,
+            depth,
             ..
         } = self;
+        // A message whose completion was kept early counts late, but its receive was not in the queue any more.
+        let now = Counted {
+            emptied: *emptied,
+            received: statistics.received.value(),
+        };
         let mut unsettled = 0_u32;
         opened.retain_mut(|share| {
             if share.reservation.strong_count() > 0 {
                 return true;
             }
-            let is_settled = *emptied > *share.gone_at.get_or_insert(*emptied);
+            let gone_at = *share.gone_at.get_or_insert(now);
+            let received = now.received.wrapping_sub(gone_at.received);
+            let is_settled = now.emptied > gone_at.emptied || received >= u64::from(*depth);
             if is_settled {
                 receiver.release(share.receives);
             } else {
@@ -314,9 +331,10 @@ impl<P: Provider> Shared<P> {
                 match taken {
                     Taken::OverdrawnAgain => statistics.rejected.add_from_any(1),
                     Taken::Overdrawn => {
-                        channel.refuse();
                         // The end of the channel is reported after this event.
                         let _ = channel.note_failed();
+                        // Last, since the sending half gets one note: a farewell's would leave the queue pair as it is.
+                        channel.refuse();
                         event = Some(Event::Overdrawn);
                     }
                     _ => event = channel.note_failed(),

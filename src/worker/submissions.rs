@@ -317,7 +317,7 @@ impl<P: Provider> Submissions<P> {
         }
     }
 
-    /// Makes room for a channel, in tables for `channels` channels. Called when a channel or a submitter is made.
+    /// Makes room for a channel, in tables for `channels` channels. Called when a channel or the first submitter is made.
     pub(super) fn make_room(&mut self, channels: usize, half: &mut SendHalf<P>) {
         self.waiting.make_room(channels);
         if channels > self.queues.len() {
@@ -541,9 +541,12 @@ impl<P: Provider> Submissions<P> {
             .map(|(who, arena)| Submitter::new(&intake, &last, who, arena, maker.reaper))
             .collect();
         let submitters = submitters.ok_or(NOT_MADE)?;
-        let all = entries.len();
-        for channel in entries.iter_mut().filter_map(|entry| entry.channel.as_mut()) {
-            self.make_room(all, channel.send_half());
+        // Once there was a submitter, each channel has room, and its requests in flight are counted there.
+        if !self.is_used() {
+            let all = entries.len();
+            for channel in entries.iter_mut().filter_map(|entry| entry.channel.as_mut()) {
+                self.make_room(all, channel.send_half());
+            }
         }
         self.inlets.forget_gone(maker.reaper);
         self.reaper = Some(maker.reaper.clone());

@@ -59,6 +59,11 @@ impl Taken {
         self.is_empty |= count == 0;
     }
 
+    /// Whether there was a poll.
+    pub(super) const fn is_polled(self) -> bool {
+        self.is_empty || self.count > 0
+    }
+
     /// Returns how many of `before` earlier completions may still be in the queue. After a poll that found the queue empty there
     /// are none: any completion in the queue is newer.
     pub(super) const fn left_of(self, before: u32) -> u32 {

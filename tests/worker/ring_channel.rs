@@ -203,6 +203,23 @@ fn a_lease_goes_out_with_its_trailer() {
 }
 
 #[test]
+fn a_message_that_is_too_long_to_be_copied_is_refused_by_the_limit_of_the_copy() {
+    let (a, b) = ends(DataInOrder::WholeMessage);
+    let mut config = RingConfig::default();
+    (config.cells, config.cell_bytes) = (2, 2048);
+    let other = thread::spawn(move || open(a, &config));
+    let _b = open(b, &config);
+    let mut a = other.join().unwrap();
+    for bytes in [1017, 1024, 1025] {
+        let bytes_max = 1016;
+        assert_eq!(
+            a.send(&vec![7; bytes]),
+            Err(SendErrorKind::TooLong { bytes, bytes_max })
+        );
+    }
+}
+
+#[test]
 fn a_full_ring_is_back_pressure_and_loses_nothing() {
     let (mut a, mut b) = ringed(DataInOrder::WholeMessage);
     let mut sent = 0_u8;
@@ -240,6 +257,35 @@ fn what_is_no_invitation_is_told() {
     odd.cells = 3;
     let refused = RingChannel::open(b.worker(), id, &odd, long, |_, _| {});
     assert!(matches!(refused, Err(RingError::Config { .. })), "{refused:?}");
+}
+
+/// A device may have taken a message that it refuses without naming it, so no other message may go into its cell.
+#[test]
+fn a_refusal_that_names_no_message_ends_the_channel() {
+    for (order, is_lease) in [DataInOrder::WholeMessage, DataInOrder::No]
+        .into_iter()
+        .flat_map(|order| [(order, false), (order, true)])
+    {
+        let (mut a, mut b) = ringed(order);
+        let fabric = a.end.node.provider().fabric().clone();
+        fabric.follow(&"fail 1st unclear-post of a with 5".parse().unwrap());
+        let refused = if is_lease {
+            let (lease, id) = (a.end.lease(b"unclear"), a.end.id());
+            let channel = a.end.worker().channel(id).unwrap();
+            let refused = a.ring.send(channel, lease).unwrap_err();
+            assert!(refused.item.is_none());
+            refused.kind
+        } else {
+            a.send(b"unclear").unwrap_err()
+        };
+        assert!(matches!(refused, SendErrorKind::Post(error) if error.unposted == 0));
+        let _ = a.send(b"next");
+        fabric.run_for(Duration::from_millis(1));
+        let came: Vec<_> = core::iter::from_fn(|| b.receive()).collect();
+        assert!(came.is_empty() || came == [b"unclear"], "{order:?}: {came:?}");
+        a.end
+            .until(|event| matches!(event, Event::ChannelFailed { .. }).then_some(()));
+    }
 }
 
 /// The peer invites us and has no receive left for our own invitation.

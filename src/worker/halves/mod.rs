@@ -6,7 +6,7 @@
 mod receiving;
 mod sending;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use core::fmt;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::worker::event::{ChannelState, Event};
 
 /// Returns the eight bytes of a farewell after so many messages, for a peer that counts from `start` (docs/wire-format.md,
 /// Farewell).
-fn farewell(messages: u32, start: u32) -> [u8; 8] {
+pub(in crate::worker) fn farewell(messages: u32, start: u32) -> [u8; 8] {
     let count = start.wrapping_add(messages);
     let check = count ^ u32::from_be_bytes(*b"fare") ^ start;
     (u64::from(count) << 32 | u64::from(check)).to_be_bytes()

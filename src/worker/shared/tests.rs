@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::thread;
 
-use doorbell_core::provider::{Operation, QueuePair, RemoteAddress, Window};
-use doorbell_core::{IpPrefix, QpState, WcStatus};
+use doorbell_core::provider::{CompletionQueue as _, Operation, QueuePair, RemoteAddress, Window};
+use doorbell_core::{IpPrefix, QpState, Rkey, WcStatus};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use crate::connect::listener::Listener;
@@ -15,6 +15,7 @@ use crate::worker::Worker;
 use crate::worker::channel::ChannelId;
 use crate::worker::config::{ChannelConfig, SharedReceivesConfig, WorkerConfig};
 use crate::worker::event::{ChannelState, Event};
+use crate::worker::halves::tests::farewell;
 use crate::worker::lease::Lease;
 use doorbell_core::provider::ArenaConfig;
 
@@ -108,6 +109,17 @@ impl Hub {
         channel.post_inline(Operation::Write(word), &reported).unwrap();
     }
 
+    /// Writes the farewell of a peer that has sent nothing, as if it had sent so many messages.
+    fn leave(&mut self, peer: usize, messages: u32) {
+        let id = self.ids[peer];
+        let word = RemoteAddress::within(&self.worker.credit_words.remote(), 8 * id.index() as u64, 8);
+        let start = self.worker.channel(id).unwrap().receive.receiver.received();
+        let (worker, there) = &mut self.peers[peer];
+        let channel = worker.channel(*there).unwrap();
+        let left = channel.post_inline(Operation::Write(word.unwrap()), &farewell(messages, start));
+        left.unwrap();
+    }
+
     /// Polls the hub, and returns its events with their channels. Messages go to `kept`.
     fn polled(&mut self, kept: &mut Vec<Lease<Host>>) -> Vec<(ChannelId, &'static str)> {
         let mut reported = Vec::new();
@@ -177,9 +189,12 @@ fn a_peer_that_takes_what_is_anothers_is_failed_and_the_other_goes_on() {
 
 #[test]
 fn of_a_worker_taken_apart_the_half_that_sends_fails_it() {
-    for is_joined_first in [false, true] {
+    for (is_joined_first, has_farewell) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut hub = Hub::new();
         let first = hub.ids[0];
+        if has_farewell {
+            hub.leave(0, 4);
+        }
         let mut kept = Vec::new();
         assert_eq!(hub.flood(0), 4);
         assert_eq!(hub.polled(&mut kept), [(first, "message"); 4]);
@@ -212,4 +227,38 @@ fn of_a_worker_taken_apart_the_half_that_sends_fails_it() {
         assert_eq!(worker.close(first, within(SOON), |_, _| {}), Ok(()));
         assert_eq!(fabric.receivers_not_ready(), 0);
     }
+}
+
+/// No poll finds the completion queue empty, and the lost messages never come.
+#[test]
+fn the_end_of_a_channel_with_lost_messages_is_reported_by_a_worker_that_is_busy() {
+    let mut hub = Hub::new();
+    let [first, second] = hub.ids;
+    hub.leave(0, 5);
+    let refused = Operation::Write(RemoteAddress::new(0, Rkey(0)));
+    hub.worker
+        .channel(first)
+        .unwrap()
+        .post_inline(refused, b"x")
+        .unwrap();
+    let (mut received, mut ends) = (0, Vec::new());
+    while ends.is_empty() {
+        assert!(received < 20_000, "the end is never reported");
+        assert!(hub.flood(1) > 0);
+        hub.fabric.run_for(Duration::from_micros(100));
+        let before = received;
+        hub.worker
+            .poll_tending(|turn, event| match event {
+                Event::Received { .. } if turn.channel.id() == second => received += 1,
+                Event::PeerClosed { all_arrived } if turn.channel.id() == first => ends.push(all_arrived),
+                Event::Done { .. } | Event::Failed { .. } => {}
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+        assert!(received > before, "a poll found nothing");
+    }
+    assert_eq!(ends, [false]);
+    // One round of completions is not enough, since the channel was lost within it.
+    let depth = hub.worker.receives.completions.depth();
+    assert!(received > depth && received < 3 * depth, "{received} of {depth}");
 }

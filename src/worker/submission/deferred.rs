@@ -101,6 +101,11 @@ impl<P: Provider> Deferred<P> {
         self.end.wrapping_sub(self.waiting)
     }
 
+    /// Whether no request waits or comes back. A poll leaves no entry of a posted request.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.end == self.first
+    }
+
     /// Returns the oldest request that waits.
     #[inline]
     pub(crate) fn oldest(&mut self) -> Option<&mut DeferredRequest<P>> {

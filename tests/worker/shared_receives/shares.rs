@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use doorbell::{ConnectError, Listener, NodeError, WorkerConfig};
+use doorbell::{ConnectError, Event, Listener, NodeError, WorkerConfig};
 use doorbell_sim::Fabric;
 
 use super::{Hub, share, shared};
@@ -88,43 +88,50 @@ fn a_worker_wants_a_slot_for_each_shared_receive() {
     );
 }
 
+/// Has a peer connect to a hub with eight receives left, and fail: it learns what it may send, and then has no memory for what it
+/// is to receive.
+fn grant_for_nothing(hub: &mut Hub) {
+    let peer = hub.host();
+    let mut poor = WorkerConfig::default();
+    poor.slots = 16;
+    let mut theirs = peer.workers(&poor).unwrap();
+    let _leased: Vec<_> = core::iter::from_fn(|| theirs[0].lease()).take(12).collect();
+    let (channels, granted) = (hub.worker().channels().count(), hub.counts().granted);
+    let Hub {
+        node,
+        workers,
+        fabric,
+        ..
+    } = hub;
+    let any = "127.0.0.1:0".parse().unwrap();
+    let mut listener = Listener::bind(node, workers, any, &share(8)).unwrap();
+    let address = listener.address();
+    let failed = thread::scope(|scope| {
+        let connecting = scope.spawn(|| peer.connect_at(&mut theirs, address, &share(8), peer.within(LONG)));
+        while listener.failed() == 0 {
+            assert!(!matches!(listener.poll_accept(node, workers), Ok(Some(_))));
+        }
+        connecting.join().unwrap().unwrap_err()
+    });
+    assert!(matches!(failed, ConnectError::NoMemory), "{failed}");
+    assert_eq!(workers[0].channels().count(), channels);
+    assert_eq!(fabric.receivers_not_ready(), 0);
+    assert_eq!(hub.counts().granted, granted + 8, "what it may have used");
+    // The reaper has destroyed the queue pair.
+    assert!(hub.node.settle(hub.node.within(LONG)));
+    // Nobody gets it before it is seen that none of its messages is left.
+    let refused = hub.add(8).unwrap_err();
+    assert!(
+        matches!(refused, ConnectError::NoShare { receives_left: 0, .. }),
+        "{refused}"
+    );
+}
+
 #[test]
 fn a_share_granted_for_nothing_is_given_to_another() {
     let mut hub = Hub::new(8, 0, 16);
-    for round in 0..5 {
-        // One that learns what it may send, and then finds that it has no memory for what it is to receive.
-        let peer = hub.host();
-        let mut poor = WorkerConfig::default();
-        poor.slots = 16;
-        let mut theirs = peer.workers(&poor).unwrap();
-        let _leased: Vec<_> = core::iter::from_fn(|| theirs[0].lease()).take(12).collect();
-        let Hub {
-            node,
-            workers,
-            fabric,
-            ..
-        } = &mut hub;
-        let any = "127.0.0.1:0".parse().unwrap();
-        let mut listener = Listener::bind(node, workers, any, &share(8)).unwrap();
-        let address = listener.address();
-        let failed = thread::scope(|scope| {
-            let connecting =
-                scope.spawn(|| peer.connect_at(&mut theirs, address, &share(8), peer.within(LONG)));
-            while listener.failed() == 0 {
-                assert!(!matches!(listener.poll_accept(node, workers), Ok(Some(_))));
-            }
-            connecting.join().unwrap().unwrap_err()
-        });
-        assert!(matches!(failed, ConnectError::NoMemory), "{failed}");
-        assert_eq!(workers[0].channels().count(), 0);
-        assert_eq!(fabric.receivers_not_ready(), 0);
-        assert_eq!(hub.counts().granted, 8, "round {round}: what it may have used");
-        // Nobody gets it before it is seen that none of its messages is left.
-        let refused = hub.add(8).unwrap_err();
-        assert!(
-            matches!(refused, ConnectError::NoShare { receives_left: 0, .. }),
-            "{refused}"
-        );
+    for _ in 0..5 {
+        grant_for_nothing(&mut hub);
         hub.poll();
         hub.add(8).unwrap();
         assert_eq!((hub.credits(), hub.counts().granted), (8, 8));
@@ -133,4 +140,34 @@ fn a_share_granted_for_nothing_is_given_to_another() {
         hub.close(0).unwrap();
         assert_eq!(hub.counts().granted, 0);
     }
+}
+
+/// No poll finds the completion queue empty. So many messages as there are receives show as well that none is left.
+#[test]
+fn a_share_granted_for_nothing_is_given_to_another_by_a_worker_that_is_busy() {
+    let mut hub = Hub::with(16, 32, &[8]);
+    grant_for_nothing(&mut hub);
+    let mut received = 0;
+    let added = loop {
+        assert!(hub.peers[0].send());
+        let id = hub.peers[0].at_hub;
+        let mut came = 0;
+        hub.worker()
+            .poll_tending(|turn, event| match event {
+                Event::Received { .. } if turn.channel.id() == id => came += 1,
+                Event::Done { .. } => {}
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+        assert_eq!(came, 1, "a poll found nothing");
+        hub.peers[0].heard += 1;
+        received += came;
+        match hub.add(8) {
+            Err(ConnectError::NoShare { .. }) => assert!(received < 16, "it never comes free"),
+            added => break added.unwrap(),
+        }
+    };
+    assert_eq!(received, 16);
+    assert_eq!(hub.peers[added].flood(), 8);
+    hub.settle();
 }

@@ -214,6 +214,33 @@ fn equals_share_by_weight_and_are_accepted_in_their_class() {
     );
 }
 
+/// One doorbell posts all of them.
+#[test]
+fn each_request_of_a_class_is_counted() {
+    let mut lab = Lab::new(Some(classes()));
+    for _ in 0..10 {
+        assert!(lab.submit(LIGHT, 8));
+    }
+    lab.poll();
+    let counts = lab.workers[0].class_counts(LIGHT as u8).unwrap();
+    assert_eq!((counts.requests, counts.bytes), (10, 80));
+}
+
+#[test]
+fn a_new_submitter_leaves_the_limit_of_what_is_under_way() {
+    let mut table = classes();
+    table.bytes_ahead_max = 2 * BYTES as u32;
+    let mut lab = Lab::new(Some(table));
+    lab.fill(&[LIGHT]);
+    for _ in 0..2 {
+        lab.poll();
+        let channel = lab.workers[0].channel(lab.ids[LIGHT]).unwrap();
+        assert_eq!(channel.in_flight(), 2);
+        let another = lab.workers[0].submitter(&SubmitterConfig::default()).unwrap();
+        lab.submitters.push(another);
+    }
+}
+
 #[test]
 fn a_limit_holds_over_a_second_and_leaves_the_rest() {
     const RATE: usize = 10_000_000;

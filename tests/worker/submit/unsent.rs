@@ -139,6 +139,25 @@ fn what_waits_at_a_channel_that_cannot_be_failed_comes_back() {
     assert!(back.iter().cloned().eq(expected), "{back:?}");
 }
 
+/// A closing advances by `tend`, and as a new channel is reserved, however seldom the loop polls.
+#[test]
+fn what_waits_at_a_channel_comes_back_by_the_poll_behind_two_upkeeps() {
+    let (mut a, _b) = alone();
+    leave_three(&mut a);
+    let (to, now) = (a.id(), a.worker().within(Duration::ZERO));
+    a.worker().begin_close(to, now).unwrap();
+    a.worker().tend();
+    a.node.provider().fabric().run_for(Duration::from_secs(1));
+    a.worker().tend();
+    let expected = (16..19_u32).map(|number| (number.to_be_bytes().to_vec(), FAILED));
+    let back = unsent(&mut a);
+    assert!(back.iter().cloned().eq(expected), "{back:?}");
+    until("it is closed", || {
+        assert_eq!(unsent(&mut a), []);
+        closed(&mut a, to)
+    });
+}
+
 /// Submits it again, in vain.
 fn again(turn: Turn<'_, Host>, event: Event<'_, Host>) -> u32 {
     let Event::Unsent { lease, .. } = event else {
