@@ -8,7 +8,7 @@ use doorbell_core::registrations::TableCounts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Uncached {
-    /// Registrations in use leave no room within the limits of the cache.
+    /// Registrations in use, or that a device takes long to deregister, leave no room within the limits of the cache.
     Full,
     /// This process has no userfaultfd: the kernel lacks it, or a seccomp filter forbids it.
     NoWatch,

@@ -139,7 +139,8 @@ pub struct Ended {
 pub enum Reservation {
     /// There is a place. Register, then [`Table::commit`] or [`Table::abandon`] it.
     Reserved(EntryId),
-    /// There is a place once a retired registration is deregistered ([`Table::take_retired`]). Reserve again afterwards.
+    /// There is a place once registrations that left are deregistered. Take the retired ones ([`Table::take_retired`]). If there is
+    /// none left, others took them: wait until they report [`Table::deregistered`]. Reserve again afterwards.
     DeregisterFirst,
     /// Registrations in use leave no room within the limits. Nothing was evicted, unless lookups took up meanwhile what was idle.
     Full,
