@@ -189,12 +189,25 @@ impl World {
         true
     }
 
+    /// Reports that those that were taken are deregistered. Returns whether there were any.
+    fn end_leaving(&mut self) -> bool {
+        let is_any = !self.leaving.is_empty();
+        for id in self.leaving.drain(..) {
+            self.table.deregistered(id);
+            self.table.deregistered(id);
+        }
+        self.known.retain(|_, known| known.is_registered);
+        is_any
+    }
+
     fn reserve(&mut self, key: Key) -> Option<(EntryId, u64)> {
         let before = self.table.counts();
         let id = loop {
             match self.table.reserve(key) {
                 Reservation::Reserved(id) => break id,
-                Reservation::DeregisterFirst => assert!(self.deregister_one(true)),
+                Reservation::DeregisterFirst => {
+                    assert!(self.deregister_one(true) || self.end_leaving());
+                }
                 Reservation::Full => {
                     let after = self.table.counts();
                     assert_eq!(
@@ -311,11 +324,7 @@ impl World {
             Step::Change { change, range } => self.change(change, range),
             Step::Deregister { wholly } => {
                 self.deregister_one(wholly);
-                for id in self.leaving.drain(..) {
-                    self.table.deregistered(id);
-                    self.table.deregistered(id);
-                }
-                self.known.retain(|_, known| known.is_registered);
+                self.end_leaving();
             }
             Step::EvictIdle => {
                 self.table.evict_idle();
@@ -415,6 +424,35 @@ fn the_least_recently_used_leaves_first() {
         let _ = add(&mut table, key(comes, 8), 9);
     }
     assert_eq!(table.counts().evictions, 3);
+}
+
+#[test]
+fn one_that_is_being_deregistered_makes_room_and_no_other_leaves_for_it() {
+    let mut table = table(Limits {
+        entries: 3,
+        bytes: 100,
+    });
+    let first = add(&mut table, key(0x10, 8), 1);
+    let second = add(&mut table, key(0x20, 8), 2);
+    let third = add(&mut table, key(0x30, 8), 3);
+    assert!(!table.release(first) && !table.release(second));
+    assert_eq!(table.reserve(key(0x40, 8)), Reservation::DeregisterFirst);
+    let (id, value) = table.take_retired().unwrap();
+    assert_eq!((value, table.has_retired()), (1, false));
+    // Another thread reserves meanwhile: the place of the first is the one that it gets.
+    assert_eq!(table.reserve(key(0x40, 8)), Reservation::DeregisterFirst);
+    assert_eq!((table.counts().evictions, table.has_retired()), (1, false));
+    // Also if nothing else could leave.
+    let (again, _) = table.look_up(&key(0x20, 8)).unwrap();
+    assert_eq!(table.reserve(key(0x40, 8)), Reservation::DeregisterFirst);
+    assert_eq!(table.reserve(key(0x40, 85)), Reservation::Full);
+    table.deregistered(id);
+    let fourth = add(&mut table, key(0x40, 8), 4);
+    assert_eq!(table.reserve(key(0x50, 8)), Reservation::Full);
+    for used in [again, third, fourth] {
+        assert!(!table.release(used));
+    }
+    assert_eq!(table.counts().evictions, 1);
 }
 
 #[test]

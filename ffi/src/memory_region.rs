@@ -97,29 +97,36 @@ impl Hold {
         self.rkey
     }
 
-    /// Deregisters the memory, then calls `free` and gives up the domain. If the device refuses, it keeps its hold, so the
-    /// memory and the domain have to stay. Then the refusal is counted, and nothing else happens.
+    /// Deregisters, and returns the domain, which this held.
+    ///
+    /// # Errors
+    /// The device refused, and keeps its hold: the memory must stay, and the domain with it. It may be asked again.
     ///
     /// # Safety
-    /// This is called once, and the value is not used afterwards.
+    /// After it returned `Ok` the value is not used.
     #[doc(alias = "ibv_dereg_mr")]
-    pub(crate) unsafe fn deregister(&mut self, free: impl FnOnce()) {
-        // SAFETY: registered, and deregistered only here (ibv_dereg_mr(3)).
+    pub(crate) unsafe fn deregister(&mut self) -> Result<Arc<DomainInner>, ProviderError> {
+        // SAFETY: registered, and deregistered nowhere else (ibv_dereg_mr(3)). A call that failed left it as it was.
         let status = unsafe { rdma_sys::ibv_dereg_mr(self.mr.as_ptr()) };
-        if errno::from_value("ibv_dereg_mr", status).is_err() {
+        errno::from_value("ibv_dereg_mr", status)?;
+        // SAFETY: taken here once, since the caller does not use the value afterwards.
+        Ok(unsafe { ManuallyDrop::take(&mut self.domain) })
+    }
+
+    /// Deregisters. If the device refuses, the hold stays for good, and is counted.
+    ///
+    /// # Safety
+    /// The value is not used afterwards.
+    pub(crate) unsafe fn give_up(&mut self) {
+        // SAFETY: as the caller vouches.
+        if unsafe { self.deregister() }.is_err() {
             Leaked::MemoryRegion.count();
-            return;
         }
-        // SAFETY: taken here once, as the caller vouches. Lent memory may panic as it is freed, and then the domain is given up
-        // as well.
-        let domain = unsafe { ManuallyDrop::take(&mut self.domain) };
-        free();
-        drop(domain);
     }
 }
 
-/// A registered region. Dropping it deregisters the memory and then gives it up. If the device refuses, the registration
-/// and the memory are leaked, with their protection domain.
+/// A registered region. Dropping it deregisters, then lets go of the memory. If the device refuses, both are leaked with the protection
+/// domain they belong to, and counted.
 pub(crate) struct MemoryRegion {
     domain: DomainId,
     lkey: Lkey,
@@ -133,8 +140,10 @@ pub(crate) struct MemoryRegion {
 enum By {
     /// A registration for this use alone.
     Own(Hold),
-    /// A registration that others use as well. Dropping the value ends this use of it.
-    Shared(Option<Box<dyn Send + Sync>>),
+    /// One that others use, too: dropping this ends the use of it.
+    Shared { _use: Box<dyn Send + Sync> },
+    /// None any more.
+    Over,
 }
 
 impl MemoryRegion {
@@ -198,7 +207,7 @@ impl MemoryRegion {
             domain,
             lkey,
             rkey,
-            by: By::Shared(Some(by)),
+            by: By::Shared { _use: by },
             region: ManuallyDrop::new(region),
         }
     }
@@ -215,7 +224,22 @@ impl MemoryRegion {
         &self.region
     }
 
-    /// The region, if nothing else has a clone of it.
+    /// Deregisters. The memory is kept until the drop. A use of a shared registration, which gives peers no right, ends only then.
+    ///
+    /// # Errors
+    /// The device refused. Nothing changed.
+    pub(crate) fn deregister(&mut self) -> Result<(), ProviderError> {
+        let By::Own(hold) = &mut self.by else {
+            return Ok(());
+        };
+        // SAFETY: it is replaced once this returned `Ok`.
+        let domain = unsafe { hold.deregister()? };
+        self.by = By::Over;
+        drop(domain);
+        Ok(())
+    }
+
+    /// The region, if nobody else has it.
     pub(crate) fn region_mut(&mut self) -> Option<&mut Region> {
         Arc::get_mut(&mut self.region)
     }
@@ -223,18 +247,14 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        let Self { by, region, .. } = self;
-        // SAFETY: dropped once. By then the device has no hold on the memory, or its hold is a shared registration. Such a
-        // registration may outlive its uses, and no request uses it for this memory any more.
-        let mut free = || unsafe { ManuallyDrop::drop(region) };
-        match by {
-            // SAFETY: called here once, as the value is dropped.
-            By::Own(hold) => unsafe { hold.deregister(free) },
-            By::Shared(by) => {
-                drop(by.take());
-                free();
-            }
+        if self.deregister().is_err() {
+            Leaked::MemoryRegion.count();
+            return;
         }
+        // The use of a shared registration ends first.
+        self.by = By::Over;
+        // SAFETY: dropped once; the device has let go of it, or has it by a registration that outlives its uses.
+        unsafe { ManuallyDrop::drop(&mut self.region) };
     }
 }
 

@@ -68,13 +68,20 @@ pub enum LinkEvent<'m> {
         /// The event.
         event: TransferEvent,
     },
-    /// A loan ended: the peer can no longer access its memory. If a device could not deregister the memory, the peer can still
-    /// access it, and the device's leaks count it.
+    /// Nothing on the wire writes to the memory of a loan any more: it is the application's alone.
     Revoked {
         /// The loan.
         loan: LoanId,
         /// The error of a device of this side that did not register the memory.
         error: Option<MemoryError>,
+    },
+    /// A loan is over, and our device did not deregister its memory. So the peer may still access the memory, which stays until the
+    /// process ends. Do not use it again. This event comes in place of [`LinkEvent::Revoked`].
+    NotRevoked {
+        /// The loan.
+        loan: LoanId,
+        /// The error of our device.
+        error: MemoryError,
     },
     /// An event of the link's session: messages that are done, the state of rails and of the link, and its end.
     Session(SessionEvent),

@@ -9,7 +9,7 @@
 //! 4. Commit. If the entry is stale by now, drop the registration and begin again.
 
 use core::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use doorbell_core::Lkey;
 use doorbell_core::provider::ProviderError;
@@ -26,6 +26,9 @@ use crate::memory::statistics::{RegistrationStatistics, Uncached};
 
 /// Number of attempts while mappings change. After them the memory is registered for one use.
 const ATTEMPTS: u32 = 4;
+
+/// Number of waits for places that other threads empty. After them the memory is registered for one use.
+const WAITS: u32 = 4;
 
 type Marks = Uses<Box<[Mark]>>;
 
@@ -45,6 +48,8 @@ pub(super) struct Shared<R: Registrar, W: Watch> {
     /// Whether this holds just one registration, which serves only one use.
     is_of_one_use: bool,
     state: Mutex<State<Arc<R::Registered>>>,
+    /// Shared by the threads that deregister, without the lock above. A thread that waits for the places that they empty takes it alone.
+    emptying: RwLock<()>,
 }
 
 /// A use of a registration. Dropping it ends the use.
@@ -110,6 +115,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
                 uncached: [0; Uncached::ALL.len()],
                 is_open: true,
             }),
+            emptying: RwLock::new(()),
         }
     }
 
@@ -259,11 +265,20 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
             (Some(watch), false) => Some(watch),
             (None, false) => return Err(Uncached::NoWatch),
         };
+        let mut waits = 0..WAITS;
         let id = loop {
-            let reservation = self.lock().table.reserve(*key);
+            let (reservation, has_retired) = {
+                let table = &mut self.lock().table;
+                (table.reserve(*key), table.has_retired())
+            };
             match reservation {
                 Reservation::Reserved(id) => break id,
-                Reservation::DeregisterFirst => self.deregister(),
+                Reservation::DeregisterFirst if has_retired => self.deregister(),
+                // Other threads deregister all that left.
+                Reservation::DeregisterFirst if waits.next().is_some() => {
+                    drop(self.emptying.write().unwrap_or_else(PoisonError::into_inner));
+                }
+                Reservation::DeregisterFirst => return Err(Uncached::Full),
                 Reservation::Full => {
                     self.deregister();
                     return Err(Uncached::Full);
@@ -372,6 +387,7 @@ impl<R: Registrar, W: Watch> Subscriber for Shared<R, W> {
     }
 
     fn deregister(&self) {
+        let _emptying = self.emptying.read().unwrap_or_else(PoisonError::into_inner);
         loop {
             let taken = self.lock().table.take_retired();
             let Some((id, registered)) = taken else { break };

@@ -8,7 +8,7 @@ use doorbell_core::registrations::TableCounts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Uncached {
-    /// Registrations in use leave no room within the limits of the cache.
+    /// Registrations in use, or that a device takes long to deregister, leave no room within the limits of the cache.
     Full,
     /// This process has no userfaultfd: the kernel lacks it, or a seccomp filter forbids it.
     NoWatch,
@@ -79,6 +79,8 @@ pub struct RegistrationStatistics {
     pub entries_used: u32,
     /// Bytes held now. Bytes that are in two registrations count twice.
     pub bytes: u64,
+    /// Attempts of this process to begin the watch of mappings that failed. All caches share the watch, so each reports this number.
+    pub watch_failures: u64,
     uncached: [u64; Uncached::ALL.len()],
 }
 
@@ -92,6 +94,7 @@ impl RegistrationStatistics {
             entries: counts.entries,
             entries_used: counts.entries_used,
             bytes: counts.bytes,
+            watch_failures: 0,
             uncached,
         }
     }

@@ -31,6 +31,8 @@ struct World {
     during: Mutex<Vec<AddressRange>>,
     cache: Mutex<Weak<Cache>>,
     has_thread: AtomicBool,
+    /// Locked, no registration leaves.
+    gate: Mutex<()>,
 }
 
 type Cache = Shared<Arc<World>, Arc<World>>;
@@ -47,6 +49,7 @@ impl Drop for Registered {
             self.world.live.lock().unwrap().remove(&self.number),
             "deregistered twice"
         );
+        drop(self.world.gate.lock());
     }
 }
 
@@ -279,6 +282,30 @@ fn a_closed_cache_deregisters_with_the_last_use() {
     assert_eq!(live(&world), 1);
     drop(used);
     assert_eq!(live(&world), 0);
+}
+
+#[test]
+fn a_place_that_another_thread_empties_is_waited_for() {
+    let (world, cache) = cache(2, 1 << 20);
+    let used = acquire(&cache, &key(4096, 64));
+    drop(acquire(&cache, &key(8192, 64)));
+    let gate = world.gate.lock().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| cache.evict_idle());
+        while live(&world) != 1 {
+            thread::yield_now();
+        }
+        let misses = cache.statistics().misses;
+        let acquired = scope.spawn(|| acquire(&cache, &key(12288, 64)).is_cached());
+        while cache.statistics().misses == misses {
+            thread::yield_now();
+        }
+        drop(gate);
+        assert!(acquired.join().unwrap(), "registered for one use alone");
+    });
+    drop(used);
+    let counts = cache.statistics();
+    assert_eq!((counts.evictions, counts.uncached(Uncached::Full)), (1, 0));
 }
 
 #[test]

@@ -5,9 +5,11 @@ use std::thread;
 use std::time::Instant;
 
 use crate::fabric::{End, LONG, SOON, pair, pair_notified, pair_on, small};
-use doorbell::provider::Clock as _;
-use doorbell::{Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError, Woken};
-use doorbell_sim::{Fabric, Host, LinkConfig};
+use doorbell::provider::{Clock as _, Rkey};
+use doorbell::{
+    Event, Lease, Notify, Operation, PostFlags, RemoteAddress, SendErrorKind, Wait, WaitError, Woken,
+};
+use doorbell_sim::{Fabric, Host, LinkConfig, Quirks};
 
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -186,6 +188,24 @@ fn where_only_the_solicited_wake_others_wait() {
     }
 }
 
+/// Rxe of 6.12 and later notifies no thread of flushed receives that waits for solicited completions (S23).
+#[test]
+fn a_failure_that_notifies_nobody_is_found_within_a_second() {
+    let fabric = Fabric::builder().quirks(Quirks::RXE_6_12).driven().build();
+    let (mut a, mut b) = pair_on(&fabric, small(), small(), Notify::Solicited);
+    let id = b.id();
+    let denied = Operation::Write(RemoteAddress::new(0, Rkey(1)));
+    b.worker().channel(id).unwrap().post_inline(denied, &[7]).unwrap();
+    let (began, mut failed) = (fabric.now(), false);
+    let deadline = a.worker().within(LONG);
+    let woken = a.worker().wait(SLEEP, deadline, |_, event| {
+        failed |= matches!(event, Event::ChannelFailed { .. });
+    });
+    assert_eq!((woken, failed), (Ok(Woken::Progress), true));
+    let took = fabric.now().to_ns() - began.to_ns();
+    assert!(took <= 1_000_000_000, "{took} ns");
+}
+
 #[test]
 fn credits_wake_who_was_refused_for_want_of_them() {
     for how in [SLEEP, Wait::Busy] {
@@ -225,4 +245,21 @@ fn a_channel_that_wanted_credits_may_be_closed() {
     assert_eq!(wait(&mut b, SLEEP, SHORT, &mut Vec::new()), Woken::Deadline);
     let sleep = b.worker().ready_to_sleep(|_, _| {}).unwrap().unwrap();
     assert_eq!(sleep.at_most(), None);
+}
+
+/// No credits come to it any more, and it stays until the application closes it.
+#[test]
+fn a_channel_that_wanted_credits_and_failed_lets_the_worker_sleep() {
+    let (_a, mut b) = pair_that(Notify::Every);
+    flood(&mut b);
+    let id = b.id();
+    let denied = Operation::Write(RemoteAddress::new(0, Rkey(1)));
+    b.worker().channel(id).unwrap().post_inline(denied, &[7]).unwrap();
+    b.until(|event| matches!(event, Event::ChannelFailed { .. }).then_some(()));
+    let at_most = loop {
+        if let Some(sleep) = b.worker().ready_to_sleep(|_, _| {}).unwrap() {
+            break sleep.at_most();
+        }
+    };
+    assert_eq!(at_most, None);
 }

@@ -107,6 +107,7 @@ pub struct Table<T, Slots, U> {
     /// Slots below this index were used; all others are free.
     used_slots: u32,
     held: Amount,
+    /// The part of `held` that is retired or leaving.
     waiting: Amount,
     counts: TableCounts,
     value: PhantomData<T>,
@@ -318,13 +319,14 @@ where
             generation: slot.generation,
         };
         let value = slot.value.take();
-        self.waiting.remove(slot.key.range.bytes());
         value.map(|value| (id, value))
     }
 
     /// Frees the place of a registration that was taken, and is now deregistered.
     pub fn deregistered(&mut self, id: EntryId) {
         if matches!(self.named(id), Some(State::Leaving)) {
+            let bytes = self.get(id.index).map_or(0, |slot| slot.key.range.bytes());
+            self.waiting.remove(bytes);
             self.free(id.index);
         }
     }

@@ -75,25 +75,27 @@ impl<P: Provider> Reach<P> {
         }
     }
 
-    /// Begins or continues to deregister the memory. Returns whether the peer has no access any more.
-    pub(super) fn fence(&mut self, (makers, whom): (&Makers, Whom)) -> bool {
+    /// Has it taken out of the peer's reach. Says whether it is.
+    ///
+    /// # Errors
+    /// A device refused or panicked. The memory stays, in the peer's reach, and its leaks count it. This is said once.
+    pub(super) fn fence(&mut self, (makers, whom): (&Makers, Whom)) -> Result<bool, MemoryError> {
         match core::mem::replace(self, Self::None) {
             Self::None => {}
             // A peer may guess a key that it was not sent, so the memory is deregistered once the registration is done.
             Self::Registering(commission) => *self = Self::Registering(commission),
             Self::Granted(granted) => {
-                let fence = move || {
-                    drop(granted);
-                    Ok(())
-                };
-                *self = Self::Fencing(makers.make(whom, None, fence));
+                *self = Self::Fencing(makers.make(whom, None, move || granted.withdraw()));
             }
             Self::Fencing(fencing) => *self = Self::Fencing(fencing),
         }
-        // If a device panicked or refused, it keeps the memory, and its leaks count that.
-        if matches!(self, Self::Fencing(fencing) if !matches!(fencing.take(), Ok(None))) {
+        let Self::Fencing(fencing) = self else {
+            return Ok(matches!(self, Self::None));
+        };
+        let fenced = fencing.take();
+        if !matches!(fenced, Ok(None)) {
             *self = Self::None;
         }
-        matches!(self, Self::None)
+        Ok(fenced?.is_some())
     }
 }
