@@ -7,7 +7,7 @@ use doorbell_core::Instant;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
 use doorbell_core::session::{Epoch, HealthState};
-use doorbell_core::transfer::{TransferId, TransferRole, Word};
+use doorbell_core::transfer::{TransferId, Word};
 use doorbell_core::wire::{
     EndFrame, EndReason, LandedFrame, OpenFrame, ProgressFrame, RemoteWindow, TakeFrame,
 };
@@ -117,7 +117,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let mut givers = 0_u32;
         for entry in &mut self.transfers.entries {
             entry.not_before = None;
-            givers = givers.saturating_add(u32::from(entry.machine.role() == TransferRole::Giver));
+            givers = givers.saturating_add(u32::from(entry.is_giving()));
         }
         let mut is_any = givers > 0;
         if !is_any {

@@ -644,6 +644,25 @@ mod tests {
         assert_eq!((transfers.open(false), transfers.answers.len()), (256, 0));
     }
 
+    #[test]
+    fn a_giver_that_waits_only_for_the_answer_to_its_end_counts_no_more() {
+        let (now, on) = (Instant::from_ns(0), (0, Epoch::from_wire(1)));
+        let [host] = Fabric::new().hosts().unwrap();
+        let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let region = node.region(&workers, 4096, &PlacementConfig::default()).unwrap();
+        let mut transfers = Transfers::<Host>::new(TransferConfig::default(), Role::Initiator);
+        let (by, options) = ((now, node.makers(), Whom::All), TransferOptions::default());
+        let giver = (TransferRole::Giver, 1);
+        let transfer = transfers.begin(giver, (&region, 0), &options, by).unwrap();
+        let open = transfers.word_for(0, on, 0).unwrap();
+        transfers.entries[0].machine.said(&open, on);
+        assert!(transfers.entries[0].is_giving());
+        transfers.cancel(transfer, now).unwrap();
+        transfers.report(now, |_, _| {});
+        assert!(!transfers.entries[0].is_giving());
+    }
+
     /// The way in which a transfer ends whose end cannot be posted, since the peer posts no receives.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum InVain {
