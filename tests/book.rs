@@ -596,6 +596,7 @@ fn reasons_of_a_link_that_is_over() {
         FinalReason::Violation(Violation::FarewellEarly),
         FinalReason::Violation(Violation::Malformed),
         FinalReason::Violation(Violation::TooLong),
+        FinalReason::Violation(Violation::FragmentTooLong),
         FinalReason::Unsuitable,
         FinalReason::EpochsExhausted,
         UnknownReason::RailFailed,

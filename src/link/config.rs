@@ -11,7 +11,9 @@ use crate::error::ConnectError;
 use crate::error::NoRoute;
 use crate::worker::config::ChannelConfig;
 
-/// Configuration of links. Start from [`LinkConfig::default`]; both sides need the same [`SessionConfig::fragment_bytes`].
+/// Configuration of links. Start from [`LinkConfig::default`]; both sides need the same [`SessionConfig::fragment_bytes`]. A longer
+/// fragment of the peer ends the link ([`Violation::FragmentTooLong`](super::Violation::FragmentTooLong)) if it arrives before one that
+/// it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkConfig {

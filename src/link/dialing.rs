@@ -281,7 +281,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             return true;
         };
         match scanned.map(|rails| rails_to(&rails, &peers)) {
-            Ok(Ok(found)) => self.go_by(found, now),
+            Ok(Ok(found)) => self.go_by(&found, now),
             // The scan that follows may find a rail.
             Ok(Err(reason)) if is_again => self.note_unreached(reason),
             // No rail reaches the peer now. The link keeps its present rails.
@@ -317,33 +317,48 @@ impl<P: Provider, N: Network> Link<P, N> {
     /// Uses the rails of this host that reach one of these rails of the peer.
     pub(super) fn go_by_rails(&mut self, our_rails: &Rails, peers: &[AdvertisedRail], now: Instant) {
         match rails_to(our_rails, peers) {
-            Ok(found) => self.go_by(found, now),
+            Ok(found) => self.go_by(&found, now),
             // A scan under way may be newer than these rails, and may still find one.
             Err(_) if self.finding.is_some() => {}
             Err(reason) => self.not_found(reason),
         }
     }
 
-    /// Uses these pairs: a port that has a rail gets the new address of the peer, and another port gets a new rail.
-    pub(super) fn go_by(&mut self, found: Vec<(Between, u32)>, now: Instant) {
+    /// Uses these pairs: a port that has a rail gets the new address of the peer, and another port gets a new rail. If all rails are used,
+    /// it gets one whose port is gone and that has no connection.
+    pub(super) fn go_by(&mut self, found: &[(Between, u32)], now: Instant) {
         if !found.is_empty() {
             self.unreached = None;
         }
         for (between, speed_mbps) in found {
-            let is_of_port = |rail: &LinkRail<P, N>| {
-                let known = rail.between.as_ref();
-                known.is_some_and(|known| (&known.device, known.port) == (&between.device, between.port))
-            };
             let mut known = (0_u8..).zip(&mut self.rails);
-            if let Some((index, rail)) = known.find(|(_, rail)| is_of_port(rail)) {
-                if rail.goes_to(between) {
+            if let Some((index, rail)) = known.find(|(_, rail)| rail.is_of_port(between)) {
+                if rail.goes_to(between.clone()) {
                     self.session.readdressed(index);
                 }
-            } else if let Some(rail) = self.session.add_rail(speed_mbps, now) {
-                if let Some(rail) = self.rail_mut(rail) {
-                    rail.between = Some(between);
-                }
+                continue;
             }
+            let added = self.session.add_rail(*speed_mbps, now).or_else(|| {
+                self.remove_gone(found);
+                self.session.add_rail(*speed_mbps, now)
+            });
+            if let Some(rail) = added.and_then(|rail| self.rail_mut(rail)) {
+                rail.between = Some(between.clone());
+            }
+        }
+    }
+
+    /// Removes a rail that has no connection and whose port is in none of these pairs.
+    fn remove_gone(&mut self, found: &[(Between, u32)]) {
+        let Self { rails, session, .. } = self;
+        let mut rails = (0_u8..).zip(rails);
+        let gone = rails.find(|(index, rail)| {
+            let is_gone = !found.iter().any(|(between, _)| rail.is_of_port(between));
+            is_gone && session.remove_rail(*index)
+        });
+        if let Some((_, rail)) = gone {
+            (rail.connecting, rail.asking, rail.not_connected) = (None, None, None);
+            rail.is_readdressed = false;
         }
     }
 
@@ -504,12 +519,13 @@ pub(super) fn takes<P: Provider>(workers: &mut [Worker<P>], at: At, frame_bytes:
 mod tests {
     use core::time::Duration;
 
-    use doorbell_core::session::{Role, SessionId};
+    use doorbell_core::session::{Action, Role, SessionId};
     use doorbell_core::wire::{AdvertisedRail, SpeedClass};
     use doorbell_core::{Gid, Instant, IpPrefix};
     use doorbell_sim::{Fabric, Host, PortConfig};
 
     use super::super::config::LinkConfig;
+    use super::super::rail::Between;
     use super::super::state::Link;
     use crate::connect::node::Node;
     use crate::trust::Trust;
@@ -563,5 +579,56 @@ mod tests {
             assert_eq!((&*between.device, between.peer), ("sim0", peer));
             assert!(link.unreached.is_none());
         }
+    }
+
+    #[test]
+    fn a_new_port_gets_the_place_of_one_that_is_gone() {
+        let (config, now) = (LinkConfig::default(), Instant::from_ns(0));
+        let id = SessionId::new(7).unwrap();
+        let mut link: Link<Host, Host> = Link::new(&config, Role::Initiator, id, now).unwrap();
+        let found = |ports: &[u8]| {
+            let pair = |port: &u8| {
+                let gid = Gid::from_ip([10, 0, *port, 9].into());
+                let prefix = IpPrefix::new([10, 0, *port, 9].into(), 24).unwrap();
+                let between = Between {
+                    device: format!("sim{port}"),
+                    port: 1,
+                    peer: AdvertisedRail::new(prefix, gid, SpeedClass(7)).unwrap(),
+                };
+                (between, 10_000)
+            };
+            ports.iter().map(pair).collect::<Vec<_>>()
+        };
+        let devices = |link: &Link<Host, Host>| {
+            let devices = link
+                .rails
+                .iter()
+                .map(|rail| &rail.between.as_ref().unwrap().device);
+            devices
+                .map(|device| device.trim_start_matches("sim").parse::<u8>().unwrap())
+                .collect::<Vec<_>>()
+        };
+        // With all ports present, the ninth gets no rail.
+        link.go_by(&found(&[0, 1, 2, 3, 4, 5, 6, 7, 8]), now);
+        assert_eq!(devices(&link), [0, 1, 2, 3, 4, 5, 6, 7]);
+        link.go_by(&found(&[0, 1, 2, 4, 5, 6, 7, 8]), now);
+        assert_eq!(devices(&link), [0, 1, 2, 8, 4, 5, 6, 7]);
+        // A rail that has a connection keeps its place, and an attempt to connect one does not.
+        let mut begun = Vec::new();
+        while let Some(Action::Connect { rail, epoch }) = link.session.poll_action(now, 0) {
+            begun.push((rail, epoch));
+        }
+        assert_eq!(begun.len(), 8);
+        link.session.connected(0, now);
+        link.go_by(&found(&[10, 11]), now);
+        assert_eq!(devices(&link), [0, 10, 11, 8, 4, 5, 6, 7]);
+        // The new rail is connected by a later epoch.
+        link.session.blocked(0);
+        let again = link.session.poll_action(now, 0);
+        let is_later = |epoch| epoch > begun[7].1;
+        assert!(
+            matches!(again, Some(Action::Connect { rail: 1, epoch }) if is_later(epoch)),
+            "{again:?}"
+        );
     }
 }

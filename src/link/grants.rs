@@ -17,6 +17,10 @@ const RAILS: usize = SESSION_RAILS_MAX as usize;
 /// is recognised by its number. So the limit is several times that of grants.
 const WITHDRAWN_MAX: usize = 4 * SESSION_GRANTS_MAX as usize;
 
+/// Limit on windows of the peer. A grant may arrive over one rail before the withdrawal, over another, that made room for it. So
+/// the limit is twice that of the side that grants.
+const THEIRS_MAX: usize = 2 * SESSION_GRANTS_MAX as usize;
+
 /// The bits that are zero in the address of an aligned word.
 const WORD_ALIGN_MASK: u64 = 7;
 
@@ -254,7 +258,7 @@ impl Theirs {
         }
         let is_new = known.is_none();
         if is_new {
-            if self.grants.len() >= usize::from(SESSION_GRANTS_MAX) {
+            if self.grants.len() >= THEIRS_MAX {
                 return Change::TooMany;
             }
             self.grants.push(Their {
@@ -517,19 +521,30 @@ mod tests {
     #[test]
     fn neither_side_has_more_than_may_be() {
         let (mut ours, mut theirs) = (Ours::default(), Theirs::default());
+        let connections = [Some(epoch(1)), Some(epoch(2))];
         for _ in 0..SESSION_GRANTS_MAX {
             assert!(ours.grant(&[(0, window(7))], RemoteAccess::ALL).is_some());
-            let sent = ours.unsent(0, 0, epoch(1)).unwrap();
-            assert!(matches!(theirs.hear(0, &sent), Change::New { .. }));
-            ours.note_sent(0, &sent, ticket(1));
+            for rail in [0, 1] {
+                let sent = ours.unsent(rail, 0, epoch(1 + u32::from(rail))).unwrap();
+                let is_new = matches!(theirs.hear(rail, &sent), Change::New { .. });
+                assert_eq!(is_new, rail == 0);
+                ours.note_sent(rail, &sent, ticket(1));
+            }
         }
         assert_eq!(ours.grant(&[(0, window(7))], RemoteAccess::ALL), None);
-        let mut other = Ours {
-            next: 1000,
-            ..Ours::default()
-        };
-        other.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
-        let sent = other.unsent(0, 0, epoch(1)).unwrap();
-        assert_eq!(theirs.hear(0, &sent), Change::TooMany);
+        // The withdrawal completes on rail 0 while rail 1 is blocked. The peer reads rail 1 first.
+        ours.withdraw(0);
+        let withdrawn = ours.unsent(0, 0, epoch(1)).unwrap();
+        ours.note_sent(0, &withdrawn, ticket(2));
+        ours.completed(0, epoch(1), ticket(2));
+        ours.forget(&connections);
+        ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
+        let next = ours.unsent(1, 0, epoch(2)).unwrap();
+        assert!(matches!(theirs.hear(1, &next), Change::New { .. }));
+        assert_eq!(theirs.hear(0, &withdrawn), Change::Withdrawn);
+        // A peer that withdraws nothing is at the limit after as many again.
+        let mut more = (1000..).map(|number| theirs.hear(0, &Granted { number, ..next }));
+        let first = more.position(|change| change == Change::TooMany);
+        assert_eq!(first, Some(usize::from(SESSION_GRANTS_MAX)));
     }
 }

@@ -378,7 +378,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             found => found.map_err(LinkError::Connect)?,
         };
         let mut link = self.begin(node, handle)?;
-        link.go_by(rails, node.network.now());
+        link.go_by(&rails, node.network.now());
         if let Some(why) = unreached {
             link.note_unreached(why);
         }

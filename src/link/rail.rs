@@ -176,6 +176,12 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         })
     }
 
+    /// Whether it connects the port of this pair.
+    pub(super) fn is_of_port(&self, between: &Between) -> bool {
+        let own = self.between.as_ref();
+        own.is_some_and(|own| (&own.device, own.port) == (&between.device, between.port))
+    }
+
     /// Makes it connect this pair from now on. Returns whether the peer's address changes.
     pub(super) fn goes_to(&mut self, between: Between) -> bool {
         let leads = |between: &Between| between.peer.address().address();

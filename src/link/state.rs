@@ -242,7 +242,13 @@ impl<P: Provider, N: Network> Link<P, N> {
                 let into = (&mut self.assembly, &mut self.placing);
                 add(into, payload, first && last, last, &mut deliver) && self.deliver_held(deliver)
             }
-            (SessionFrame::Data(_, payload), Received::Early { place }) => self.held.put(place, payload),
+            (SessionFrame::Data(_, payload), Received::Early { place }) => {
+                if !self.held.put(place, payload) {
+                    self.session
+                        .fail(FinalReason::Violation(Violation::FragmentTooLong));
+                }
+                true
+            }
             (SessionFrame::Placed(_, placed), Received::InOrder | Received::Early { .. })
                 if !self.placing.holds(*placed) =>
             {

@@ -2,6 +2,7 @@
 //! seconds if a neighbour does not resolve, so they do not run on threads that poll or that run handshakes.
 
 use core::fmt;
+use core::mem;
 use core::net::IpAddr;
 use core::panic::AssertUnwindSafe;
 use core::task::Waker;
@@ -347,8 +348,10 @@ impl Jobs {
     /// Runs jobs on one of the threads, until there are no more.
     fn work(&self) {
         while let Some(Job { number, make, .. }) = self.next() {
-            // A panic of a provider fails only this job.
-            let _ = catch_unwind(AssertUnwindSafe(|| Reaped::into_inner(make)()));
+            // A panic of a provider fails only this job. The drop of the panic's payload might panic, too.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| Reaped::into_inner(make)())) {
+                mem::forget(panic);
+            }
             self.state().running.retain(|job| job.number != number);
             self.done.notify_all();
         }

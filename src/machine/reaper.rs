@@ -139,7 +139,7 @@ impl<T: Send + 'static> DerefMut for Reaped<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::machine) mod tests {
     use super::Reaper;
     use core::time::Duration;
     use std::sync::mpsc;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     /// Panics when it is dropped, with a payload that also panics when it is dropped.
-    struct Hostile;
+    pub(in crate::machine) struct Hostile;
     impl Drop for Hostile {
         fn drop(&mut self) {
             if !std::thread::panicking() {

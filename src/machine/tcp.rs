@@ -251,22 +251,25 @@ impl TcpHandshake {
             return Ok(());
         }
         let mut fds = [PollFd::new(&self.stream, PollFlags::OUT)];
-        let ready = poll(
-            &mut fds,
-            Some(&Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            }),
-        );
-        if ready.map_err(|errno| IoError::Failed(errno.raw_os_error()))? == 0 {
-            return Err(IoError::WouldBlock);
-        }
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        is_ready(poll(&mut fds, Some(&at_once)))?;
         self.connecting = false;
         match sockopt::socket_error(&self.stream) {
             Ok(Ok(())) => Ok(()),
             // The peer may have closed the connection before this first check.
             Ok(Err(errno)) | Err(errno) => Err(classify(&errno.into())),
         }
+    }
+}
+
+/// Checks the outcome of a poll that does not wait.
+fn is_ready(polled: Result<usize, Errno>) -> Result<(), IoError> {
+    match polled.map_err(|errno| classify(&errno.into()))? {
+        0 => Err(IoError::WouldBlock),
+        _ => Ok(()),
     }
 }
 
@@ -333,7 +336,7 @@ impl Io for TcpHandshake {
 
 #[cfg(test)]
 mod tests {
-    use super::{ARRIVED_MAX, Acceptor as _, Network as _, Tcp};
+    use super::{ARRIVED_MAX, Acceptor as _, Errno, IoError, Network as _, Tcp, is_ready};
     use core::time::Duration;
     use std::fs;
     use std::net::TcpStream;
@@ -351,5 +354,14 @@ mod tests {
             .collect();
         let taken = core::iter::from_fn(|| Tcp.accept(&acceptor).unwrap());
         assert_eq!(taken.count(), arrived.len());
+    }
+
+    #[test]
+    fn a_poll_that_a_signal_interrupts_fails_no_attempt() {
+        assert_eq!(is_ready(Err(Errno::INTR)), Err(IoError::WouldBlock));
+        assert_eq!(is_ready(Ok(0)), Err(IoError::WouldBlock));
+        assert_eq!(is_ready(Ok(1)), Ok(()));
+        let memory = Errno::NOMEM;
+        assert_eq!(is_ready(Err(memory)), Err(IoError::Failed(memory.raw_os_error())));
     }
 }

@@ -57,6 +57,24 @@ fn who_sends_a_message_that_is_too_long_for_its_peer_learns_that() {
 }
 
 #[test]
+fn a_long_fragment_that_comes_early_is_named_as_the_reason() {
+    let mut configs = [config(); 2];
+    configs[A].session.fragment_bytes = 4000;
+    let mut two = linked(configs, "");
+    // Each message is one fragment. In order they are delivered, whatever their length.
+    two.process_mut(A).message_bytes = 4000;
+    two.sends_every = [Some(ms(1)), None];
+    two.run(ms(95), |_| false);
+    assert!(two.process(B).delivered > 10, "{:?}", two.process(B).over);
+    // The fragments of a message go over both rails, so one of them comes early.
+    two.process_mut(A).message_bytes = 12_000;
+    let ends = ends(&mut two, 500);
+    let reason = FinalReason::Violation(Violation::FragmentTooLong);
+    let told = FinalReason::EndedByPeer(RefusalReason::TOO_LONG);
+    assert_eq!(ends, [Some(told), Some(reason)]);
+}
+
+#[test]
 fn whose_peer_closes_with_something_open_learns_that_it_was_closed() {
     for closing in [A, B] {
         let mut two = linked([config(); 2], "");

@@ -4,8 +4,8 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 use doorbell::link::{
-    EndReason, FinalReason, TransferCounts, TransferEnd, TransferEvent, TransferId, TransferOptions,
-    TransferOutcome, TransferRefusal, TransferRole,
+    EndReason, FinalReason, HealthState, TransferCounts, TransferEnd, TransferEvent, TransferId,
+    TransferOptions, TransferOutcome, TransferRefusal, TransferRole,
 };
 use doorbell::memory::Region;
 use doorbell::provider::PlacementConfig;
@@ -305,6 +305,28 @@ fn every_byte_arrives_or_the_end_has_a_reason_under_random_plans_and_nothing_is_
             .audit()
             .unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
     }
+}
+
+#[test]
+fn a_transfer_begins_and_ends_beside_a_rail_in_doubt() {
+    let mut two = Two::with(2, "at 100ms link a/sim0:1-b/sim0:1 down for 20s", Some(1000));
+    two.connected(2);
+    let [from, to] = [A, B].map(|at| region(two.process(at), 4096));
+    let declined = offer(&mut two, A, &from, &TransferOptions::default());
+    offered(&mut two, B);
+    let in_doubt = |two: &Two, at: usize| {
+        let process = two.process(at);
+        process.links.rail_state(process.link.unwrap(), 0) == HealthState::Suspect
+    };
+    assert!(two.run(ms(300), |two| in_doubt(two, A) && in_doubt(two, B)));
+    let id = offer(&mut two, A, &from, &TransferOptions::default());
+    offered(&mut two, B);
+    cancel(&mut two, B, declined);
+    join(&mut two, B, id, &to);
+    for id in [declined, id] {
+        ended(&mut two, &[A, B], id, ms(50));
+    }
+    assert!(in_doubt(&two, A) && in_doubt(&two, B));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use doorbell_core::provider::{MemoryError, Provider};
-use doorbell_core::transfer::{PieceState, Transfer, TransferEnd};
+use doorbell_core::transfer::{PieceState, Transfer, TransferEnd, TransferRole};
 use doorbell_core::wire::{EndReason, RemoteWindow};
 use doorbell_core::{Deadline, Instant};
 
@@ -112,6 +112,11 @@ impl<P: Provider> TransferEntry<P> {
             }
         }
         outcome
+    }
+
+    /// Whether this side gives its bytes, and the end is not reported.
+    pub(super) fn is_giving(&self) -> bool {
+        self.machine.role() == TransferRole::Giver && !self.machine.is_reported()
     }
 
     /// Whether its rate limit permits the next piece now. If not, it notes when.

@@ -6,8 +6,8 @@ use core::time::Duration;
 use doorbell_core::Instant;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
-use doorbell_core::session::Epoch;
-use doorbell_core::transfer::{TransferId, TransferRole, Word};
+use doorbell_core::session::{Epoch, HealthState};
+use doorbell_core::transfer::{TransferId, Word};
 use doorbell_core::wire::{
     EndFrame, EndReason, LandedFrame, OpenFrame, ProgressFrame, RemoteWindow, TakeFrame,
 };
@@ -47,9 +47,20 @@ impl<P: Provider, N: Network> Link<P, N> {
             return;
         }
         self.say_answers(workers, moment);
-        for rail in 0..self.session.rails_end() {
-            for place in 0..self.transfers.entries.len() {
-                self.say_words(rail, place, workers, moment);
+        // A frame that may go over any rail goes over one that is up, if there is one.
+        for is_up in [true, false] {
+            let mut is_all = true;
+            for rail in self.rails() {
+                if (self.session.rail_state(rail) == HealthState::Up) != is_up {
+                    is_all = false;
+                    continue;
+                }
+                for place in 0..self.transfers.entries.len() {
+                    self.say_words(rail, place, workers, moment);
+                }
+            }
+            if is_all {
+                break;
             }
         }
         if !self.in_class.is_ordered() {
@@ -106,7 +117,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let mut givers = 0_u32;
         for entry in &mut self.transfers.entries {
             entry.not_before = None;
-            givers = givers.saturating_add(u32::from(entry.machine.role() == TransferRole::Giver));
+            givers = givers.saturating_add(u32::from(entry.is_giving()));
         }
         let mut is_any = givers > 0;
         if !is_any {

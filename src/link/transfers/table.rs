@@ -1,5 +1,7 @@
 //! The table of a link's transfers: calls of the application, frames of the peer, and removal.
 
+use core::iter;
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use doorbell_core::provider::{MemoryError, Provider, RemoteAccess};
@@ -23,8 +25,9 @@ use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
 use crate::worker::schedule::Bucket;
 
-/// Number of the peer's latest transfer numbers for which the table knows whether they were used.
-const NUMBERS: u32 = 64;
+/// Maximum number of ranges of the peer's unused transfer numbers that the table keeps, in addition to
+/// [`TransferConfig::transfers_max`].
+const UNUSED_MAX: usize = 64;
 
 /// Piece length up to which a giver accepts every transfer of a taker.
 const PIECE_BYTES_TAKEN: u32 = 1 << 20;
@@ -60,34 +63,35 @@ impl Answer {
     }
 }
 
-/// The numbers that the peer used for its transfers.
-#[derive(Clone, Copy, Debug, Default)]
-struct Numbers {
-    /// The highest number, halved, and for it and those below whether they were used, from the lowest bit on.
-    highest: Option<u32>,
-    used: u64,
-}
+/// The numbers, halved, that the peer has not used for a transfer: ranges in ascending order, the last one without an end. Frames of
+/// two rails may arrive in any order, so numbers below a used one may be unused.
+#[derive(Debug)]
+struct Numbers(Vec<Range<u32>>);
 
 impl Numbers {
-    /// Notes a number. Returns whether it was not used before.
-    fn note(&mut self, id: TransferId) -> bool {
+    fn new() -> Self {
+        Self(iter::once(0..u32::MAX).collect())
+    }
+
+    /// Notes a number. Returns whether it was not used before. If there are more than `most` ranges then, the lowest counts as used.
+    fn note(&mut self, id: TransferId, most: usize) -> bool {
         let number = id.0 / 2;
-        let Some(highest) = self.highest else {
-            (self.highest, self.used) = (Some(number), 1);
-            return true;
-        };
-        if let Some(ahead) = number.checked_sub(highest).filter(|ahead| *ahead > 0) {
-            self.used = self.used.checked_shl(ahead).unwrap_or(0) | 1;
-            self.highest = Some(number);
-            return true;
-        }
-        let behind = highest.saturating_sub(number);
-        if behind >= NUMBERS {
+        let place = self.0.partition_point(|unused| unused.end <= number);
+        let Some(unused) = self.0.get_mut(place).filter(|unused| unused.contains(&number)) else {
             return false;
+        };
+        let below = unused.start..number;
+        unused.start = number.saturating_add(1);
+        if unused.start == unused.end {
+            self.0.remove(place);
         }
-        let is_new = self.used >> behind & 1 == 0;
-        self.used |= 1 << behind;
-        is_new
+        if below.start < below.end {
+            self.0.insert(place, below);
+        }
+        if self.0.len() > most {
+            self.0.remove(0);
+        }
+        true
     }
 }
 
@@ -122,7 +126,7 @@ impl<P: Provider> Transfers<P> {
                 Role::Initiator => 0,
                 Role::Responder => 1,
             },
-            theirs: Numbers::default(),
+            theirs: Numbers::new(),
             answers: VecDeque::new(),
             paces: [Pace::default(); SESSION_RAILS_MAX as usize],
             posted: 0,
@@ -367,7 +371,7 @@ impl<P: Provider> Transfers<P> {
                 None => {
                     // The frame that begins the transfer may arrive later, over another rail, and has no effect then.
                     if self.is_of_peer(end.transfer) {
-                        self.theirs.note(end.transfer);
+                        self.note_number(end.transfer);
                     }
                     self.answer((rail, end.epoch), end.transfer, true);
                 }
@@ -382,6 +386,12 @@ impl<P: Provider> Transfers<P> {
         id.0 % 2 != self.next % 2
     }
 
+    /// Notes a number of the peer's. Returns whether it was not used before.
+    fn note_number(&mut self, id: TransferId) -> bool {
+        let most = UNUSED_MAX.saturating_add(self.config.transfers_max as usize);
+        self.theirs.note(id, most)
+    }
+
     fn hear_open(&mut self, (rail, open): (u8, &Open), now: Instant) -> Result<(), Violation> {
         if !self.is_of_peer(open.transfer) {
             return Err(Violation::OutOfPlace);
@@ -390,7 +400,7 @@ impl<P: Provider> Transfers<P> {
             return Ok(());
         }
         let is_full = self.open(false) >= self.config.transfers_max;
-        if !self.theirs.note(open.transfer) {
+        if !self.note_number(open.transfer) {
             self.answer((rail, open.epoch), open.transfer, false);
             return Ok(());
         }
@@ -608,12 +618,56 @@ mod tests {
 
     #[test]
     fn a_number_is_new_once_in_whatever_order_they_come() {
-        let mut numbers = Numbers::default();
-        let mut note = |number| numbers.note(TransferId(number));
+        let mut numbers = Numbers::new();
+        let mut note = |number| numbers.note(TransferId(number), 3);
         assert!(note(5) && note(1) && note(3) && note(131));
         assert!(!note(5) && !note(1) && !note(131));
         assert!(note(129) && !note(129));
         assert!(note(u32::MAX) && !note(u32::MAX) && !note(131));
+        // Beyond the limit on ranges, the lowest numbers count as used.
+        assert!(note(1001) && !note(7) && note(133) && note(999));
+        assert_eq!(numbers.0.len(), 3);
+    }
+
+    #[test]
+    fn as_many_transfers_as_may_be_open_begin_in_any_order() {
+        let (now, epoch) = (Instant::from_ns(0), Epoch::from_wire(1));
+        let config = TransferConfig {
+            transfers_max: 256,
+            ..TransferConfig::default()
+        };
+        let mut transfers = Transfers::<Host>::new(config, Role::Responder);
+        // Each second one goes over rail 1, and rail 0 is read last.
+        for number in (1..256).step_by(2).rev().chain((0..256).step_by(2)) {
+            let open = Open {
+                epoch,
+                transfer: TransferId(2 * number),
+                pieces: Pieces::new(1, 4096).unwrap(),
+                tag: 0,
+                role: TransferRole::Giver,
+            };
+            transfers.hear(0, &SessionFrame::Open(open), now).unwrap();
+        }
+        assert_eq!((transfers.open(false), transfers.answers.len()), (256, 0));
+    }
+
+    #[test]
+    fn a_giver_that_waits_only_for_the_answer_to_its_end_counts_no_more() {
+        let (now, on) = (Instant::from_ns(0), (0, Epoch::from_wire(1)));
+        let [host] = Fabric::new().hosts().unwrap();
+        let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let region = node.region(&workers, 4096, &PlacementConfig::default()).unwrap();
+        let mut transfers = Transfers::<Host>::new(TransferConfig::default(), Role::Initiator);
+        let (by, options) = ((now, node.makers(), Whom::All), TransferOptions::default());
+        let giver = (TransferRole::Giver, 1);
+        let transfer = transfers.begin(giver, (&region, 0), &options, by).unwrap();
+        let open = transfers.word_for(0, on, 0).unwrap();
+        transfers.entries[0].machine.said(&open, on);
+        assert!(transfers.entries[0].is_giving());
+        transfers.cancel(transfer, now).unwrap();
+        transfers.report(now, |_, _| {});
+        assert!(!transfers.entries[0].is_giving());
     }
 
     /// The way in which a transfer ends whose end cannot be posted, since the peer posts no receives.

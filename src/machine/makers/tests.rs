@@ -1,10 +1,13 @@
 use super::{Commission, Makers, Whom};
 use crate::error::ConnectError;
+use crate::machine::reaper::tests::Hostile;
 use crate::machine::reaper::{Reaped, Reaper};
 use crate::machine::signal::Signal;
+use core::any::Any;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use doorbell_core::wire::InstanceId;
+use std::panic::resume_unwind;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, ThreadId};
 use std::time::Instant;
@@ -221,11 +224,16 @@ fn who_detaches_them_waits_for_none_and_they_end_by_themselves() {
 fn one_that_panics_costs_no_other() {
     let makers = Makers::background(1, &Reaper::default()).unwrap();
     let signal = makers.signal().unwrap().unwrap();
-    let lost = makers.make(peer(1), Some(&signal.clone().into()), || -> Result<(), _> {
-        panic!("a provider that does")
-    });
-    assert_raised(&signal);
-    assert!(matches!(lost.take(), Err(ConnectError::Unreachable(_))));
+    for payload in [
+        Box::new("a provider that does") as Box<dyn Any + Send>,
+        Box::new(Hostile),
+    ] {
+        let lost = makers.make(peer(1), Some(&signal.clone().into()), || -> Result<(), _> {
+            resume_unwind(payload)
+        });
+        assert_raised(&signal);
+        assert!(matches!(lost.take(), Err(ConnectError::Unreachable(_))));
+    }
     let made = makers.make(peer(1), Some(&signal.clone().into()), || Ok(1));
     assert_raised(&signal);
     assert_eq!(taken(&made), Some(1));

@@ -25,6 +25,19 @@ where
         Some(index)
     }
 
+    /// Frees the place of a rail that has no connection. Attempts to connect it count no more. Returns whether it is free.
+    pub fn remove_rail(&mut self, rail: u8) -> bool {
+        let rail = self.rail_mut(rail);
+        let Some(rail) = rail.filter(|rail| !rail.has_connection() && !rail.must_shut) else {
+            return false;
+        };
+        *rail = Rail {
+            epoch: rail.epoch,
+            ..Rail::unused()
+        };
+        true
+    }
+
     /// Notes that a connection for a rail is established.
     pub fn connected(&mut self, rail: u8, now: Instant) {
         let until = Deadline::after(now, self.config.attach_within);

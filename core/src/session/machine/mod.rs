@@ -132,6 +132,8 @@ pub enum Violation {
     Malformed,
     /// The peer's message is longer than this side accepts.
     TooLong,
+    /// A fragment came early that is longer than this side's fragments, so that there is no room to keep it.
+    FragmentTooLong,
 }
 
 /// The reason why a message was not accepted for sending.
@@ -614,7 +616,7 @@ impl FinalReason {
     pub const fn to_refusal(self) -> RefusalReason {
         match self {
             Self::Closed | Self::PeerClosed => RefusalReason::OVER,
-            Self::Violation(Violation::TooLong) => RefusalReason::TOO_LONG,
+            Self::Violation(Violation::TooLong | Violation::FragmentTooLong) => RefusalReason::TOO_LONG,
             Self::Violation(_) => RefusalReason::BROKEN,
             Self::PeerRestarted
             | Self::Unreachable
@@ -644,7 +646,7 @@ impl fmt::Display for FinalReason {
                     f.write_str("the peer ended the link: a frame of this side broke the protocol")
                 }
                 RefusalReason::TOO_LONG => {
-                    f.write_str("the peer ended the link: a message exceeds the peer's message_bytes_max")
+                    f.write_str("the peer ended the link: a message exceeds the peer's message_bytes_max, or a fragment its fragment_bytes")
                 }
                 RefusalReason::UNKNOWN_SESSION => {
                     f.write_str("the peer ended the link earlier, and has no record of the reason")
@@ -667,6 +669,7 @@ impl fmt::Display for Violation {
             Self::FarewellEarly => "it said farewell before its last message",
             Self::Malformed => "it sent an invalid frame, or a frame out of turn",
             Self::TooLong => "its message is longer than this side accepts",
+            Self::FragmentTooLong => "its fragment came early and is longer than fragment_bytes of this side: use the same on both sides",
         })
     }
 }
