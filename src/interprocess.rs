@@ -12,6 +12,8 @@
 //! // The other process gets the descriptor over a socket.
 //! let descriptor = ours.descriptor().ok_or("adopted")?;
 //! let theirs = SharedMemory::adopt(descriptor, ring.words())?;
+//! // Otherwise it may have shrunk the memory, and an access would raise SIGBUS.
+//! assert!(ours.is_sealed());
 //!
 //! let (mut producer, mut consumer) = (SharedProducer::new(ours, ring), SharedConsumer::new(theirs, ring));
 //! assert!(producer.stage(&[1, 2, 3, 4, 5, 6, 7, 8])?);

@@ -4,6 +4,7 @@
 //! The module `memory_region` registers memory, and `placement` makes mappings. Nothing here uses a device.
 
 use core::any::Any;
+use core::cell::UnsafeCell;
 use core::fmt;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -92,7 +93,10 @@ enum Owner {
     /// Handed over by a caller.
     Adopted { _memory: Box<dyn StableMemory> },
     /// Lent by a caller.
-    Lent { memory: Option<Box<dyn Any + Send>> },
+    Lent {
+        /// Accessed only by [`Region::take_lent`].
+        memory: UnsafeCell<Option<Box<dyn Any + Send>>>,
+    },
     /// A part of a dma-buf, from this offset on. It is not mapped: its base is a number that is an address only to the device.
     Dmabuf { buffer: OwnedFd, offset: u64 },
 }
@@ -100,7 +104,8 @@ enum Owner {
 // SAFETY: the region is plain bytes that it owns: by its mapping, by obligation 3 of `StableMemory`, by obligation 4 of
 // `LentMemory`, or by the whole region that a part holds. The owner is itself `Send`. A dma-buf is only a descriptor.
 unsafe impl Send for Region {}
-// SAFETY: nothing is accessed through `&Region`. The code that takes its pointer gives its own argument for each access.
+// SAFETY: nothing is accessed through `&Region`, but for the cell of lent memory, while no other thread has access to the region
+// (`Region::take_lent`). The code that takes its pointer gives its own argument for each access.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -159,7 +164,7 @@ impl Region {
             is_writable,
             placement: Placement::unplaced(bytes, bytes),
             owner: Owner::Lent {
-                memory: Some(Box::new(memory)),
+                memory: UnsafeCell::new(Some(Box::new(memory))),
             },
         }
     }
@@ -191,9 +196,16 @@ impl Region {
 
     /// Takes lent memory out. The caller next drops the region, and then gives the memory back. Returns `None` if the memory
     /// is not of this type.
-    pub(crate) fn take_lent<M: 'static>(&mut self) -> Option<Box<M>> {
-        match &mut self.owner {
-            Owner::Lent { memory } => memory.take_if(|memory| memory.is::<M>())?.downcast().ok(),
+    ///
+    /// # Safety
+    /// During the call, no other thread has access to the region.
+    pub(crate) unsafe fn take_lent<M: 'static>(&self) -> Option<Box<M>> {
+        match &self.owner {
+            Owner::Lent { memory } => {
+                // SAFETY: nothing else accesses the cell during the call, as the caller vouches.
+                let memory = unsafe { &mut *memory.get() };
+                memory.take_if(|memory| memory.is::<M>())?.downcast().ok()
+            }
             Owner::Mapped { .. } | Owner::Part { .. } | Owner::Adopted { .. } | Owner::Dmabuf { .. } => None,
         }
     }

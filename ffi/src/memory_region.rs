@@ -4,6 +4,7 @@ use core::ffi::c_void;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
+use core::sync::atomic::{Ordering, fence};
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
@@ -239,9 +240,17 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// The region, if nobody else has it.
-    pub(crate) fn region_mut(&mut self) -> Option<&mut Region> {
-        Arc::get_mut(&mut self.region)
+    /// Takes lent memory out, if nothing else has a clone of its region. Watches do not count. Returns `None` if the memory is
+    /// not of this type.
+    pub(crate) fn take_lent<M: 'static>(&mut self) -> Option<Box<M>> {
+        if Arc::strong_count(&self.region) != 1 {
+            return None;
+        }
+        // Pairs with the release with which the last other owner gave up its count.
+        fence(Ordering::Acquire);
+        // SAFETY: the only clone is borrowed exclusively, and no thread can make another one: a `ReleaseWatch`, which alone has a
+        // weak reference, never upgrades it.
+        unsafe { self.region.take_lent() }
     }
 }
 

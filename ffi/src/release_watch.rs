@@ -11,6 +11,7 @@ use crate::mapping::Region;
 /// memory.
 #[derive(Clone)]
 pub struct ReleaseWatch {
+    /// Never upgraded, since `MemoryRegion::take_lent` relies on that.
     memory: Weak<Region>,
 }
 

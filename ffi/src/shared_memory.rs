@@ -5,7 +5,7 @@
 //! checked facts stay true: the file neither shrinks nor loses pages, and no access to the mapping can raise SIGBUS.
 //!
 //! Until the other process has sealed the file, it can still shrink it, and then an access of the creator raises SIGBUS. A
-//! creator that does not trust the other process has to check the seals and then the size before it accesses the memory.
+//! creator that does not trust the other process has to check [`SharedMemory::is_sealed`] before it accesses the memory.
 //!
 //! Rust code accesses words and flags only by atomics. Bytes are copied by code that Rust's memory model does not see
 //! ([`access`] explains why).
@@ -134,6 +134,13 @@ impl SharedMemory {
         Ok(Self(Arc::new(mapping)))
     }
 
+    /// Whether the memory has its size and the seals of adopted memory, so that no access can raise SIGBUS. A creator that does
+    /// not trust the other process accesses the memory only after this returned `true`. Makes system calls.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.0.is_sealed()
+    }
+
     /// The descriptor, for another process. `None` for memory that was adopted, which keeps none open.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -157,6 +164,12 @@ impl SharedArena {
     /// The descriptor is not a memfd, or the memfd has seals, another size, or holes.
     pub fn adopt(descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self, SharedMemoryError> {
         Mapping::adopt(descriptor, bytes).map(Self)
+    }
+
+    /// Whether no access can raise SIGBUS, as [`SharedMemory::is_sealed`] tells.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.0.is_sealed()
     }
 
     /// Puts the pages of a range into this process's page table, so that accesses cause no page faults. Makes a system call,
@@ -380,6 +393,15 @@ impl Mapping {
             });
         }
         Ok(mapping)
+    }
+
+    /// Whether the file has the seals and the size of adopted memory. Memory without a descriptor was adopted here.
+    fn is_sealed(&self) -> bool {
+        self.file.as_ref().is_none_or(|file| {
+            let has_seals = seals(file.as_fd()).is_ok_and(|found| found & SEALS == SEALS);
+            // The size is read after the seals: from then on it stays.
+            has_seals && size(file.as_fd()).is_ok_and(|(found, _)| found == self.bytes as u64)
+        })
     }
 
     /// Maps a file without keeping a descriptor.

@@ -89,11 +89,10 @@ impl Window {
     ///
     /// # Errors
     /// Requests that name ranges of the window are in flight, or slots that they gave back are kept. Or the memory has another
-    /// window or a [`ReleaseWatch`](crate::ReleaseWatch), is not lent, or is not of this type.
+    /// window, is not lent, or is not of this type.
     pub fn into_lent<M: LentMemory>(mut self) -> Result<M, Self> {
         let block = Arc::get_mut(&mut self.block);
-        let region = block.and_then(|block| block.region_mut().region_mut());
-        match region.and_then(Region::take_lent) {
+        match block.and_then(|block| block.region_mut().take_lent()) {
             Some(memory) => {
                 drop(self);
                 Ok(*memory)

@@ -36,7 +36,7 @@ pub struct Share<L> {
     used: u32,
     /// With this many used receives, receives are posted even if fewer than a batch are missing.
     wanted_at: u32,
-    /// The number of receives that ended without a message.
+    /// The number of granted receives that ended without a message.
     failed: u32,
     cause: Option<FirstCause>,
 }
@@ -188,15 +188,18 @@ where
             self.statistics.received_bytes.add(arrival.payload_bytes.into());
             return Taken::Message;
         }
-        self.charge_failure(share, arrival)
+        self.charge_failure(share, arrival, is_granted)
     }
 
     #[cold]
-    fn charge_failure<L>(&mut self, share: &mut Share<L>, arrival: &Arrival) -> Taken {
+    fn charge_failure<L>(&mut self, share: &mut Share<L>, arrival: &Arrival, is_granted: bool) -> Taken {
         let was_known = share.cause.is_some();
         let overdrew = arrival.status.is_success();
-        if !overdrew {
+        if is_granted {
             share.failed = share.failed.wrapping_add(1);
+        } else {
+            // The receive was granted to another channel, which now lacks one.
+            self.want();
         }
         FirstCause::note(
             &mut share.cause,
@@ -214,8 +217,6 @@ where
         if !overdrew {
             return Taken::Failed;
         }
-        // The receive was granted to another channel, which now lacks one.
-        self.want();
         if was_known {
             Taken::OverdrawnAgain
         } else {

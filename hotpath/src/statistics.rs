@@ -120,7 +120,7 @@ macro_rules! statistics {
 
 statistics! {
     sends {
-        /// Post calls for sends.
+        /// Post calls for sends of which the device accepted at least one request.
         doorbells,
         /// Requests of these post calls.
         requests,
@@ -173,6 +173,15 @@ impl Statistics {
         if let Some(bucket) = self.batches.get(bucket_of(requests)) {
             bucket.add(1);
         }
+    }
+
+    /// Counts a post of which the device accepted only `posted` requests, or none. Their bytes are unknown.
+    #[cold]
+    pub(crate) fn refusal(&self, posted: u32) {
+        if posted != 0 {
+            self.doorbell(posted, 0, 0);
+        }
+        self.refused.add(1);
     }
 }
 

@@ -327,6 +327,27 @@ fn what_our_device_refuses_holds_up_nothing_behind_it() {
 }
 
 #[test]
+fn what_our_device_refused_before_the_rails_failed_ends_for_lack_of_a_rail() {
+    let plan = "fail every 1st read post of a with 22; at 300ms link a-b down";
+    let (mut two, _memory, window) = granted(plan, RemoteAccess::ALL);
+    let begun = two.fabric.now();
+    let until = |span| Duration::from_nanos(begun.to_ns()) + span;
+    ask(&mut two, (window, 0), &Request::Read(8)).unwrap();
+    assert!(two.run(until(ms(1_000)), |two| downs(two) == 2));
+    two.run(until(ms(1_050)), |_| false);
+    // Nothing is due before the next attempt of a rail, or the deadline of the request.
+    let now = two.fabric.now();
+    let one_sided = two.process(A).links.wake(now).unwrap();
+    assert!(one_sided.instant() > now.after(ms(1)), "{one_sided:?} {now:?}");
+    assert!(two.run(until(ms(10_010)), |two| !two.process(A).asides.is_empty()));
+    let unknown = RequestEnd::Unknown {
+        was_posted: false,
+        reason: UnknownReason::NoRail,
+    };
+    assert_eq!(ends(&mut two), [(0, unknown)].into());
+}
+
+#[test]
 fn where_nothing_can_be_fetched_nobody_waits_behind_what_would_be() {
     let mut own = config();
     own.channel.rd_atomic_max = 0;

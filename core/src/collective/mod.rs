@@ -5,7 +5,8 @@
 //!
 //! Each message names its collective. So ranks that call different collectives, or the same ones in another order,
 //! fail ([`CollectiveError::Mismatch`]), and no message is mistaken for another. The root of a broadcast is not in the
-//! message. Each message names its group, too, so that messages of a failed group are recognized ([`GroupId`]).
+//! message, so different roots may go unnoticed ([`Collective::Broadcast`]). Each message names its group, too, so that messages
+//! of a failed group are recognized ([`GroupId`]).
 //!
 //! This module knows neither the transport of the messages nor the operation that combines elements.
 

@@ -14,6 +14,9 @@ pub enum Collective {
     /// it. The number of steps is the logarithm of the number of ranks.
     Barrier,
     /// All get the data of this rank, along a binomial tree. The number of steps is the logarithm of the number of ranks.
+    ///
+    /// All ranks have to name the same root, which no message contains. Otherwise ranks may wait for each other, or the broadcast may
+    /// end as done with different data on the ranks. In the second case, messages are left over, and a later collective fails.
     Broadcast(Rank),
     /// Each rank has its own block, and gets the blocks of all, around a ring.
     AllGather,

@@ -325,6 +325,14 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
+    /// Notes that no rail is open for a waiting request that is due. It then waits for a rail, even if the local device refused
+    /// it before.
+    pub fn no_rail(&mut self, id: RequestId) {
+        if let Some(kept) = self.of(id) {
+            kept.refused = None;
+        }
+    }
+
     /// Notes that a request is done, on the connection of its last post. Returns whether it was awaited there.
     pub fn done(&mut self, id: RequestId) -> bool {
         let kept = self.of(id);

@@ -138,6 +138,29 @@ fn adopted_memory_keeps_its_size_and_its_pages() {
 }
 
 #[test]
+fn memory_is_sealed_once_it_is_adopted_with_its_whole_size() {
+    let ours = SharedArena::create(BYTES).unwrap();
+    let file = ours.descriptor().unwrap();
+    assert!(!ours.is_sealed());
+    let some = [libc::F_SEAL_SHRINK, libc::F_SEAL_GROW, libc::F_SEAL_FUTURE_WRITE];
+    let half = SharedArena::create(BYTES).unwrap();
+    for found in some {
+        seal(half.descriptor().unwrap(), found);
+        assert!(!half.is_sealed());
+    }
+    let theirs = SharedArena::adopt(file, BYTES).unwrap();
+    assert!(ours.is_sealed() && theirs.is_sealed());
+
+    // The other process shrinks the memory, and only then seals it.
+    let ours = SharedMemory::create(1024).unwrap();
+    let file = ours.descriptor().unwrap();
+    // SAFETY: an open descriptor, whose mapping is not touched again (ftruncate(2)).
+    assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 4096) }, 0);
+    seal(file, SEALS);
+    assert!(!ours.is_sealed());
+}
+
+#[test]
 fn a_descriptor_of_something_else_is_refused() {
     for path in ["/dev/zero", "/proc/self/exe", "/dev/null"] {
         let file = File::open(path).unwrap();

@@ -139,6 +139,26 @@ fn a_request_keeps_lent_memory_and_its_use_ends_before_the_memory_goes() {
 }
 
 #[test]
+fn a_window_that_is_watched_gives_its_memory_back() {
+    let Some(bench) = bench("a_window_that_is_watched_gives_its_memory_back") else {
+        return;
+    };
+    let order = Order::default();
+    let page = page(&order, b"lent", true);
+    let registration = register(&bench, &page, Access::LOCAL_WRITE);
+    let window = Arc::clone(&registration).lend(page, Use(order.clone(), 0));
+    let window = window.ok().unwrap();
+    let watch = window.release_watch();
+    let window = window.into_lent::<Other>().unwrap_err();
+    assert!(!watch.is_released());
+    let page = window.into_lent::<Page>().ok().unwrap();
+    assert!(watch.is_released());
+    assert_eq!(order.now(), 1, "the use has ended, and the memory is here");
+    drop((page, registration));
+    nothing_refused();
+}
+
+#[test]
 fn several_windows_have_one_memory_which_the_only_one_gives_back() {
     let Some(bench) = bench("several_windows_have_one_memory_which_the_only_one_gives_back") else {
         return;

@@ -274,7 +274,15 @@ pub(crate) fn life(rdma: &Rdma) -> Result<(), End> {
         send,
         receive,
     } = &mut one.parts;
-    control.reset(send, receive)?;
+    if let Err(error) = control.reset(send, receive) {
+        // Whichever part failed: no slot came home, and it is repeated as a whole.
+        let before = receive.in_flight();
+        control.reset(send, receive)?;
+        return match (before, receive.in_flight()) {
+            (1, 0) => Err(error.into()),
+            counts => Err(End::Wrong(format!("{counts:?} receives"))),
+        };
+    }
     control.state()?;
     other.post_receive(&mut arena)?;
     other.parts.control.fail()?;

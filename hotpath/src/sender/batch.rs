@@ -441,9 +441,7 @@ impl Refusal<'_, '_> {
     /// Notes the posted requests, and corrects the error, which must not count an announcement.
     #[cold]
     fn note(self, error: &mut PostError) {
-        // The bytes of the posted part are unknown, so only the doorbell and its requests are counted.
-        self.statistics.doorbell(error.posted, 0, 0);
-        self.statistics.refused.add(1);
+        self.statistics.refusal(error.posted);
         if error.posted != 0 {
             // A signaled request may be among the posted part or among the rest.
             *self.unsignaled = UNREPORTED;

@@ -273,8 +273,7 @@ impl Notes<'_> {
     /// Notes that the device refused the request, though it may have it.
     #[cold]
     pub(super) fn refused(self, mark: Mark, error: &PostError) {
-        self.statistics.doorbell(error.posted, 0, 0);
-        self.statistics.refused.add(1);
+        self.statistics.refusal(error.posted);
         if error.posted != 0 {
             // As for a partly refused batch.
             *self.unsignaled = UNREPORTED;

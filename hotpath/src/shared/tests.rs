@@ -425,6 +425,22 @@ fn a_peer_that_takes_more_than_its_share_is_found_out_once() {
 }
 
 #[test]
+fn a_receive_of_another_channel_that_fails_counts_for_none_of_the_share() {
+    let mut world = World::new(8, 8, 4);
+    assert!(world.open(2, 1) && world.open(6, 1));
+    for _ in 0..2 {
+        assert_eq!(world.receive(0, WcStatus::SUCCESS), Some(Taken::Message));
+    }
+    assert_eq!(world.channels[0].share.received(), 2);
+    assert_eq!(world.receive(0, WcStatus::LOC_LEN_ERR), Some(Taken::Failed));
+    assert_eq!(world.channels[0].share.received(), 2);
+    // The other channel lacks that receive, however little is missing.
+    world.give_back(3);
+    assert_eq!(world.tend(), Ok(3));
+    assert!(world.receiver.queue().in_flight() >= world.receiver.granted());
+}
+
+#[test]
 fn a_receive_that_fails_is_not_granted_again_and_closing_gives_the_rest_back() {
     let mut world = World::new(8, 8, 4);
     assert!(world.open(5, 1) && world.open(3, 1));

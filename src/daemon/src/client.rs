@@ -42,7 +42,7 @@ pub enum ClientError {
     TooLate,
     /// The memory could not be created.
     Memory(SharedMemoryError),
-    /// The daemon violated the protocol of the rings.
+    /// The daemon violated the protocol of the rings, or did not seal their memory.
     Broken(EndpointRefusal),
     /// No daemon listens at the path, or this user has no permission to connect to it.
     Connect {
@@ -207,14 +207,22 @@ const fn leaves_memory(refusal: AttachRefusal) -> bool {
     )
 }
 
-/// Waits for the answer to an attach packet. Returns `None` if it has not come by the deadline.
-fn answer(socket: &PacketSocket, deadline: Deadline) -> Result<Option<Answer>, ClientError> {
+/// Waits for the answer to an attach packet with this endpoint's memory. Returns `None` if it has not come by the deadline.
+fn answer(
+    endpoint: &Endpoint,
+    socket: &PacketSocket,
+    deadline: Deadline,
+) -> Result<Option<Answer>, ClientError> {
     loop {
         match socket.receive().map_err(failed("recvmsg"))? {
             Came::Nothing => {
                 if !sleep(socket, deadline)? && deadline.has_passed(now()) {
                     return Ok(None);
                 }
+            }
+            // A daemon seals the memory before it answers. Accesses to memory that was truncated would raise SIGBUS.
+            Came::Packet(Ok(Packet::Attached { .. })) if !endpoint.is_sealed() => {
+                return Err(ClientError::Broken(EndpointRefusal::Broken));
             }
             Came::Packet(Ok(Packet::Attached {
                 node,
@@ -239,14 +247,15 @@ impl Client {
     ///
     /// # Errors
     /// No daemon listens there; the listening process may belong to any user; the daemon refuses this process, with its reason; or the daemon
-    /// does not answer by the deadline. After a refusal for now, the client tries again until the deadline, and returns the last refusal.
+    /// does not answer by the deadline, or did not seal the memory. After a refusal for now, the client tries again until the deadline, and
+    /// returns the last refusal.
     pub fn attach(path: &Path, request: &AttachRequest, deadline: Deadline) -> Result<Self, ClientError> {
         let (mut spare, mut refused) = (None, None);
         let late =
             |refused: Option<AttachRefusal>| refused.map_or(ClientError::TooLate, ClientError::Refused);
         let (mut endpoint, socket, answer) = loop {
             if let Some((endpoint, socket)) = begin(path, request, &mut spare)? {
-                match answer(&socket, deadline) {
+                match answer(&endpoint, &socket, deadline) {
                     // Other processes of this user are attaching, or their connections are not closed yet.
                     Err(ClientError::Refused(
                         refusal @ (AttachRefusal::TooManyPending | AttachRefusal::TooLate),
@@ -554,7 +563,7 @@ impl Client {
                 }
                 continue;
             };
-            let answer = match answer(&socket, deadline.min(lost.until)) {
+            let answer = match answer(&endpoint, &socket, deadline.min(lost.until)) {
                 Ok(Some(answer)) => answer,
                 Ok(None) => {
                     lost.attempt = Some((endpoint, socket));

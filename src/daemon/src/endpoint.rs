@@ -183,7 +183,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates memory of this layout. The daemon has to adopt it before the first message.
+    /// Creates memory of this layout. The daemon has to adopt it before the first message ([`Endpoint::is_sealed`]).
     ///
     /// # Errors
     /// The system is out of memory.
@@ -254,6 +254,13 @@ impl Endpoint {
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.memory.descriptors()
+    }
+
+    /// Whether the other process has sealed all the memory in its full size, as a daemon does before it answers. Another process may have
+    /// truncated the memory, so that sending or polling would raise SIGBUS. Makes system calls.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.memory.is_sealed()
     }
 
     /// Queues a copy of a message, and returns its number. [`Endpoint::flush`] or [`Endpoint::poll`] publishes it. The daemon has taken the

@@ -181,6 +181,12 @@ impl EndpointLayout {
 }
 
 impl EndpointMemory {
+    /// Whether the other process has sealed all the memory in its full size.
+    pub(crate) fn is_sealed(&self) -> bool {
+        let Self { rings, cells, arena } = self;
+        rings.is_sealed() && cells.is_sealed() && arena.as_ref().is_none_or(SharedArena::is_sealed)
+    }
+
     /// The descriptors of memory that this process created, in the order that [`EndpointLayout::adopt`] expects.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let arena = self.arena.as_ref().and_then(SharedArena::descriptor);

@@ -277,6 +277,10 @@ impl Long {
         self.stretches.refused(id, now);
     }
 
+    pub(super) fn no_rail(&mut self, id: RequestId) {
+        self.stretches.no_rail(id);
+    }
+
     /// Notes that a stretch of a WRITE is done. A stretch of a READ is done when its data arrives.
     pub(super) fn completed(&mut self, id: RequestId) {
         if self

@@ -131,7 +131,12 @@ impl<P: Provider, N: Network> Link<P, N> {
             };
             Some((state, load, may.then_some((rail, at, epoch, operation, asked))))
         });
-        let (rail, at, epoch, operation, asked) = open_of_best(over)?;
+        let Some((rail, at, epoch, operation, asked)) = open_of_best(over) else {
+            if !but.contains(&true) {
+                self.one_sided.no_rail(what);
+            }
+            return None;
+        };
         let worker = workers.get_mut(at.worker)?;
         let length = usize::try_from(asked.bytes).unwrap_or(usize::MAX);
         let outcome = match worker.lease() {
@@ -193,6 +198,14 @@ impl OneSided {
         match what {
             Carried::Request(id) => self.requests.refused(id, now),
             Carried::Stretch(id) => self.long.refused(id, now),
+            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) | Carried::PlacedPart => {}
+        }
+    }
+
+    fn no_rail(&mut self, what: Carried) {
+        match what {
+            Carried::Request(id) => self.requests.no_rail(id),
+            Carried::Stretch(id) => self.long.no_rail(id),
             Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) | Carried::PlacedPart => {}
         }
     }

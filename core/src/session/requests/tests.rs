@@ -163,6 +163,24 @@ fn what_our_device_never_takes_ends_with_that() {
 }
 
 #[test]
+fn what_our_device_refused_waits_for_a_rail_once_there_is_none() {
+    let mut requests = requests();
+    let id = requests.begin(1, Repeat::AtOnce, ms(0)).unwrap();
+    requests.refused(id, ms(3));
+    assert_eq!(requests.wake().unwrap().instant(), ms(13));
+    requests.no_rail(id);
+    assert_eq!(requests.wake().unwrap().instant(), ms(100));
+    let due = |requests: &Requests<_>| requests.waiting(ms(4)).count();
+    assert_eq!(due(&requests), 1);
+    requests.refused(id, ms(4));
+    assert_eq!(due(&requests), 0);
+    requests.no_rail(id);
+    requests.look_at_deadlines(ms(100));
+    let end = unknown(false, UnknownReason::NoRail);
+    assert_eq!(requests.poll_end(), Some((id, end)));
+}
+
+#[test]
 fn what_is_withdrawn_denied_or_over_ends_with_that() {
     let mut requests = requests();
     let [one, other, denied] = [7, 8, 7].map(|window| requests.begin(window, Repeat::AtOnce, ms(0)).unwrap());

@@ -5,7 +5,7 @@ use doorbell_core::{Rkey, Ticket};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 
-use super::{Bytes, START, Tested, announced, complete, sender_with, signaled};
+use super::{Bytes, START, Tested, announced, complete, ring, sender_with, signaled};
 use crate::sender::UnpostedReason;
 
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +76,22 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..4_u32).prop_map(Step::Received),
         1 => prop_oneof![Just(0), Just(1), Just(usize::MAX), Just(usize::MAX)].prop_map(Step::Takes),
     ]
+}
+
+#[test]
+fn a_post_of_which_nothing_is_taken_rings_no_doorbell() {
+    let (mut sender, ..) = sender_with(16, 0, [64, 4]);
+    sender.queue.takes = 0;
+    by_itself(&mut sender, Operation::Send, PostFlags::empty()).unwrap_err();
+    ring(&mut sender, 3).unwrap_err();
+    let none = sender.statistics.snapshot();
+    assert_eq!((none.doorbells, none.requests, none.refused), (0, 0, 2));
+    assert_eq!(none.batches.iter().sum::<u64>(), 0);
+    sender.queue.takes = 2;
+    ring(&mut sender, 3).unwrap_err();
+    let some = sender.statistics.snapshot().since(&none);
+    assert_eq!((some.doorbells, some.requests, some.refused), (1, 2, 1));
+    assert_eq!(some.batches[1], 1);
 }
 
 proptest! {

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use doorbell::interprocess::{SharedArena, SharedBytes as _, SharedMemoryError};
 use doorbell::{Deadline, now};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 use super::socket::{Came, PacketSocket};
 use crate::packet::{Packet, STATUS_BYTES_MAX};
@@ -117,15 +116,6 @@ impl DaemonStatus {
     }
 }
 
-/// Whether the memory has its full size, and a seal against shrinking. A daemon seals it before writing.
-fn is_whole(memory: &SharedArena, bytes: u32) -> bool {
-    memory.descriptor().is_some_and(|memory| {
-        // The seal is checked first: after that the size cannot shrink.
-        fcntl_get_seals(memory).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
-            && fstat(memory).is_ok_and(|stat| stat.st_size >= i64::from(bytes))
-    })
-}
-
 fn ask_once(path: &Path, bytes: u32, deadline: Deadline) -> Result<Asked, StatusError> {
     // Creates the memory first: the daemon waits for a packet for a limited time.
     let memory = SharedArena::create(bytes as usize).map_err(StatusError::Memory)?;
@@ -165,8 +155,9 @@ fn ask_once(path: &Path, bytes: u32, deadline: Deadline) -> Result<Asked, Status
                 if length == 0 && has_more {
                     return Ok(Asked::Longer);
                 }
-                // Any process may listen at the path. Reading memory that was truncated would raise SIGBUS.
-                if !is_whole(&memory, bytes) {
+                // Any process may listen at the path. A daemon seals the memory before it writes. Reading memory that was truncated
+                // would raise SIGBUS.
+                if !memory.is_sealed() {
                     return Err(other_version());
                 }
                 let mut text = vec![0; length.min(bytes) as usize];

@@ -10,9 +10,10 @@ use std::thread;
 
 use doorbell::interprocess::SharedArena;
 use doorbell_daemon::{
-    AttachRefusal, Client, ClientError, CutReason, DaemonStatus, EndpointEvent, JobKey, NodeNumber,
-    StatusError,
+    AttachRefusal, Client, ClientError, CutReason, DaemonStatus, EndpointEvent, EndpointRefusal, JobKey,
+    NodeNumber, StatusError,
 };
+use rustix::fs::SealFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketType,
@@ -125,17 +126,15 @@ fn each_failure_has_its_reason() {
     assert!(matches!(left, StatusError::NoDaemon { .. }), "{left}");
 }
 
-/// A stand-in for a daemon, which truncates the memory that came with the question.
-#[test]
-fn memory_that_is_cut_short_ends_no_process_that_asks() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("socket");
+/// Listens as a stand-in for a daemon. It truncates a memory that comes with the first packet, and then answers.
+fn truncates(socket: &Path, which: usize, answer: [u8; 64]) -> thread::JoinHandle<()> {
+    let _ = std::fs::remove_file(socket);
     let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-    rustix::net::bind(&listener, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(socket).unwrap()).unwrap();
     rustix::net::listen(&listener, 1).unwrap();
-    let answers = thread::spawn(move || {
+    thread::spawn(move || {
         let connection = rustix::net::accept(&listener).unwrap();
-        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let (mut bytes, flags) = ([0; 64], RecvFlags::empty());
         rustix::net::recvmsg(
@@ -145,16 +144,47 @@ fn memory_that_is_cut_short_ends_no_process_that_asks() {
             flags,
         )
         .unwrap();
-        let Some(RecvAncillaryMessage::ScmRights(mut memory)) = control.drain().next() else {
+        let Some(RecvAncillaryMessage::ScmRights(memories)) = control.drain().next() else {
             panic!("no memory")
         };
-        rustix::fs::ftruncate(memory.next().unwrap(), 0).unwrap();
-        let mut given = question(776);
-        given[7] = 9;
-        rustix::net::send(&connection, &given, SendFlags::empty()).unwrap();
-    });
+        for (at, memory) in memories.enumerate() {
+            if at == which {
+                rustix::fs::ftruncate(&memory, 0).unwrap();
+            }
+            let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+            rustix::fs::fcntl_add_seals(&memory, seals).unwrap();
+        }
+        rustix::net::send(&connection, &answer, SendFlags::empty()).unwrap();
+    })
+}
+
+#[test]
+fn memory_that_is_cut_short_ends_no_process_that_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let mut given = question(776);
+    given[7] = 9;
+    let answers = truncates(&socket, 0, given);
     let error = DaemonStatus::ask(&socket, soon()).unwrap_err();
     assert!(matches!(error, StatusError::OtherVersion { .. }), "{error}");
+    answers.join().unwrap();
+}
+
+#[test]
+fn memory_that_is_cut_short_ends_no_process_that_attaches() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    for which in 0..3 {
+        let answers = truncates(&socket, which, packet(4));
+        let error = Client::attach(&socket, &request(0), soon())
+            .map(drop)
+            .unwrap_err();
+        let expected = ClientError::Broken(EndpointRefusal::Broken);
+        assert_eq!(error.to_string(), expected.to_string(), "{which}");
+        answers.join().unwrap();
+    }
+    let answers = truncates(&socket, 3, packet(4));
+    Client::attach(&socket, &request(0), soon()).unwrap();
     answers.join().unwrap();
 }
 

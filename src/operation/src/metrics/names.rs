@@ -33,7 +33,7 @@ const fn described(name: &'static str, kind: Kind, help: &'static str) -> Descri
 counters! {
     /// Counters of a Worker, except the histogram.
     of_worker(StatisticsSnapshot) {
-        doorbells: "doorbell_worker_doorbells_total", "Post calls for sends.";
+        doorbells: "doorbell_worker_doorbells_total", "Post calls for sends of which the device accepted at least one request.";
         requests: "doorbell_worker_requests_total", "Requests that were posted to be sent.";
         bytes: "doorbell_worker_sent_bytes_total", "Payload bytes of requests: sent, written, or asked for.";
         inline: "doorbell_worker_inline_requests_total", "Requests whose bytes went inline.";
