@@ -235,11 +235,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         mut other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         let reports = self.reports();
-        let left = |links: &Self| Left {
-            mark: links.mark(),
-            is_behind: links.is_behind(),
-        };
-        poll_settling(self, is_all, left, |links| {
+        poll_settling(self, is_all, Self::left, |links| {
             let count = core::cell::Cell::new(0_u32);
             let note = || count.set(count.get().saturating_add(1));
             links.poll_beside(
@@ -276,8 +272,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.refreshed.is_some()
     }
 
-    /// A hash of the state that polls change, and that only a further poll acts on.
-    pub(crate) fn mark(&self) -> u64 {
+    /// Work that the last poll left to the next.
+    pub(crate) fn left(&self) -> Left {
         let mut mark = DefaultHasher::new();
         for (id, link) in self.core.links() {
             let finding = link.finding.as_ref().map(super::dialing::Finding::is_on);
@@ -288,12 +284,10 @@ impl<P: Provider, N: Network> Links<P, N> {
             }
         }
         self.refreshing.is_some().hash(&mut mark);
-        mark.finish()
-    }
-
-    /// Whether the last poll left completions or connections that no notification announces again.
-    pub(crate) const fn is_behind(&self) -> bool {
-        self.core.taken.is_behind
+        Left {
+            mark: mark.finish(),
+            is_behind: self.core.taken.is_behind,
+        }
     }
 
     /// When to poll again at the latest, even if no descriptor is ready.

@@ -25,15 +25,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         mut each: impl FnMut(MeshEvent),
     ) -> Result<u32, ProviderError> {
         let has_refreshed = self.links.has_refreshed();
-        let left = |mesh: &Self| {
-            let now = node.network().now();
-            let is_due = mesh.wake_watched(now).is_some_and(|wake| wake.has_passed(now));
-            Left {
-                mark: mesh.mark(),
-                is_behind: mesh.links.is_behind() || is_due,
-            }
-        };
-        poll_settling(self, is_all, left, |mesh| {
+        poll_settling(self, is_all, Self::left, |mesh| {
             let mut happened = 0_u32;
             mesh.poll(node, workers, |event| {
                 happened = happened.saturating_add(1);
@@ -44,14 +36,18 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         })
     }
 
-    /// Returns a hash of the state that a poll changes and only the next poll acts on. A change means that another poll is needed.
-    fn mark(&self) -> u64 {
+    /// Work that the last poll left to the next. A moment that passed since is none: the sleep until then ends at once.
+    fn left(&self) -> Left {
+        let left = self.links.left();
         let mut mark = DefaultHasher::new();
-        (self.links.mark(), self.found.len(), self.state.has_to_say()).hash(&mut mark);
+        (left.mark, self.found.len(), self.state.has_to_say()).hash(&mut mark);
         for sought in &self.sought {
             sought.is_asking().hash(&mut mark);
         }
-        mark.finish()
+        Left {
+            mark: mark.finish(),
+            ..left
+        }
     }
 
     /// Returns the latest time of the next poll, if no descriptor is ready before.
