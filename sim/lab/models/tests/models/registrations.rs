@@ -47,6 +47,12 @@ impl Cache {
         self.uses.release(used)
     }
 
+    /// Begins and ends a use of the first registration, which is live.
+    fn find_and_end(&self) {
+        let used = self.find(0).expect("a live registration is found");
+        assert_eq!(self.end(0, used), None);
+    }
+
     fn use_once(&self, number: usize) -> Option<Ended> {
         self.end(number, self.find(number)?)
     }
@@ -85,6 +91,12 @@ impl Owner {
     fn user(&self) -> thread::JoinHandle<Option<Ended>> {
         let cache = self.cache.clone();
         thread::spawn(move || cache.use_once(0))
+    }
+
+    /// A thread that uses the first registration once, and has to find it.
+    fn user_that_finds(&self) -> thread::JoinHandle<()> {
+        let cache = self.cache.clone();
+        thread::spawn(move || cache.find_and_end())
     }
 
     fn invalidate(&mut self, number: usize) {
@@ -170,5 +182,16 @@ fn one_that_is_evicted_has_no_users() {
         owner.table.evict_idle();
         owner.deregister();
         assert_eq!(user.join().unwrap(), None, "it is live, or was not found");
+    });
+}
+
+#[test]
+fn one_that_nobody_takes_away_is_found_by_all_that_look_it_up_at_once() {
+    loom::model(|| {
+        let mut owner = Owner::new();
+        owner.add_idle();
+        let user = owner.user_that_finds();
+        owner.cache.find_and_end();
+        user.join().unwrap();
     });
 }
