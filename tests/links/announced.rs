@@ -1,10 +1,10 @@
 //! When a giver announces its WRITEs.
 
-use doorbell::link::{TransferId, TransferOptions};
+use doorbell::link::{TransferEnd, TransferId, TransferOptions};
 use doorbell::wire::{Landed, SessionFrame};
 
 use crate::processes::{A, B, Process, Two, config, ms, ports};
-use crate::transfers::{end_of, join, offer, offered, region};
+use crate::transfers::{bytes_of, end_of, filled, join, offer, offered, read, region};
 
 /// Bytes of one piece, and of the checksum behind each packet.
 const PIECE: usize = 256 << 10;
@@ -116,4 +116,37 @@ fn a_write_leaves_room_for_the_announcement_of_the_one_before_it() {
     let both = sent.windows(2).filter(|pair| pair.iter().all(is_write));
     assert_eq!(both.count(), 0, "{sent:?}");
     assert_eq!(sent.iter().filter(|sent| is_write(sent)).count(), 5, "{sent:?}");
+}
+
+/// Bytes that are written again if such a post of the giver fails, of nine pieces that all arrive, and once.
+fn repeated(failing: &str) -> u64 {
+    let bytes = 9 * PIECE;
+    let mut two = Two::with(1, &format!("fail {failing} of a with 5"), Some(10_000));
+    two.connected(1);
+    let (from, to) = (filled(two.process(A), 3, bytes), region(two.process(B), bytes));
+    let id = offer(&mut two, A, &from, &TransferOptions::default());
+    offered(&mut two, B);
+    join(&mut two, B, id, &to);
+    let has_ended = |two: &Two| [A, B].iter().all(|at| end_of(two.process(*at), id).is_some());
+    assert!(two.run(ms(3000), has_ended), "{failing}");
+    let [(gave, given), (took, taken)] = [A, B].map(|at| end_of(two.process(at), id).unwrap());
+    assert_eq!((gave, took), (TransferEnd::Done, TransferEnd::Done), "{failing}");
+    assert!(read(&to) == bytes_of(3, bytes), "{failing}");
+    assert_eq!(
+        (taken.landed_bytes, taken.duplicates),
+        (bytes as u64, 0),
+        "{failing}"
+    );
+    given.repeated_bytes
+}
+
+#[test]
+fn a_write_in_doubt_behind_one_that_is_not_announced_loses_and_doubles_no_piece() {
+    // The device takes none of the WRITE, or all of it though it reports a refusal. The giver announces neither of the two WRITEs, and the
+    // taker counts none of their pieces.
+    let both = 8 * PIECE as u64;
+    for of in ["write post", "unclear-post"] {
+        let mut all = (1..40).map(|nth| repeated(&format!("{nth}th {of}")));
+        assert!(all.any(|repeated| repeated == both), "{of}");
+    }
 }
