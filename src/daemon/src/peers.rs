@@ -496,24 +496,151 @@ fn said_hello(message: &[u8], ways: &BTreeMap<NodeNumber, Way>) -> Option<(NodeN
 
 #[cfg(test)]
 mod tests {
+    use core::time::Duration;
     use std::sync::Arc;
 
+    use doorbell::connect::Tcp;
     use doorbell::link::LinkConfig;
-    use doorbell::{Node, Trust, WorkerConfig};
+    use doorbell::provider::{Clock as _, Instant, Network};
+    use doorbell::{Deadline, Handle, Node, Notify, Trust, WorkerConfig};
     use doorbell_sim::{Fabric, Host};
 
-    use super::{Hearing, Peers};
+    use super::{Hearing, Lane, Peers, RETRY_AFTER};
     use crate::frame::Frame;
     use crate::name::NodeNumber;
     use crate::router::{Router, RouterLimits};
+    use crate::tests::world::{World, at};
+
+    /// Peers with two links to each node, and the handle of these.
+    fn peers_on<N: Network>(host: &Host, network: N) -> (Peers<Host, N>, Handle) {
+        let trust = Trust::unauthenticated_on_purpose();
+        let node = Arc::new(Node::with(host.clone(), network, trust).unwrap());
+        let mut own = WorkerConfig::default();
+        own.notify = Notify::Every;
+        let workers = node.workers(&own).unwrap();
+        let mut config = LinkConfig::default();
+        config.session.recover_within = Duration::from_millis(200);
+        let mut peers = Peers::new(node, workers, &config, 2).unwrap();
+        let handle = peers.listen_polled("0.0.0.0:0".parse().unwrap()).unwrap();
+        (peers, handle)
+    }
+
+    #[test]
+    fn a_node_is_tried_for_a_second_and_by_another_handle_from_the_beginning() {
+        const MS: u64 = 1_000_000;
+        let [host, other] = Fabric::new().hosts().unwrap();
+        let (mut peers, _) = peers_on(&host, host.clone());
+        let handles = [0, 1].map(|_| peers_on(&other, other.clone()).1);
+        let mut router = Router::new(NodeNumber(0), &RouterLimits::default());
+        let number = NodeNumber(1);
+        peers.add(&mut router, number, handles[0]);
+        let after = |ms: u64| Some(Deadline::at(Instant::from_ns(ms * MS)));
+        // A link by the second lane ends. Returns whether the node is lost, and whether the lane is free.
+        let end = |peers: &mut Peers<Host, Host>, router: &mut Router, ms: u64, is_introduced| {
+            let id = peers
+                .links
+                .connect(&peers.node, &peers.workers, &handles[0])
+                .unwrap();
+            let lane = Lane { id, is_introduced };
+            peers.ways.get_mut(&number).unwrap().lanes[1] = Some(lane);
+            let now = Instant::from_ns(ms * MS);
+            let mut hearing = Hearing::new(router, &mut peers.ways, &mut peers.accepted, now);
+            let lost = hearing.end_lane(id);
+            assert!(lost.is_none_or(|lost| lost == number));
+            (lost.is_some(), peers.ways[&number].lanes[1].is_none())
+        };
+        let times = |peers: &Peers<Host, Host>| {
+            let way = &peers.ways[&number];
+            (way.retry, way.give_up, way.epoch, way.lost)
+        };
+        assert_eq!(end(&mut peers, &mut router, 1, false), (false, true));
+        assert_eq!(times(&peers), (after(101), after(1001), 1, 0));
+        assert_eq!(end(&mut peers, &mut router, 1000, false), (false, true));
+        assert_eq!(times(&peers), (after(1100), after(1001), 1, 0));
+        // The handle that is known changes nothing, and another one is tried at once.
+        peers.add(&mut router, number, handles[0]);
+        assert_eq!(times(&peers), (after(1100), after(1001), 1, 0));
+        peers.add(&mut router, number, handles[1]);
+        assert_eq!(times(&peers), (None, None, 1, 0));
+        assert_eq!(end(&mut peers, &mut router, 1050, false), (false, true));
+        assert_eq!(times(&peers), (after(1150), after(2050), 1, 0));
+        assert_eq!(end(&mut peers, &mut router, 2050, false), (true, false));
+        // With links that carried something, the node of the handle before is lost.
+        assert_eq!(end(&mut peers, &mut router, 2051, true), (true, false));
+        peers.add(&mut router, number, handles[0]);
+        assert_eq!(times(&peers), (None, None, 2, 1));
+        assert_eq!(end(&mut peers, &mut router, 3000, true), (true, false));
+    }
+
+    #[test]
+    fn a_node_that_was_not_reached_is_left_alone_until_its_time_or_another_handle() {
+        let fabric = Fabric::builder().driven().build();
+        let [host, other] = fabric.hosts().unwrap();
+        let (mut peers, _) = peers_on(&host, host.clone());
+        let (dead, handle) = peers_on(&other, other.clone());
+        drop(dead);
+        let mut world = World::new(2);
+        let near = world.attach(0, 1, 0).unwrap();
+        world.send(near, at(1, 0), 0);
+        world.processes[near].endpoint.flush();
+        world.poll(0);
+        let router = &mut world.routers[0];
+        peers.add(router, NodeNumber(1), handle);
+        let ms = Duration::from_millis;
+        // A poll begins an attempt at once, or does not; then it comes to nothing.
+        let begins = |peers: &mut Peers<Host, Host>, router: &mut Router| {
+            peers.poll(router).unwrap();
+            peers.links() == 1
+        };
+        let fails = |peers: &mut Peers<Host, Host>, router: &mut Router| {
+            for _ in 0..1000 {
+                fabric.run_for(ms(1));
+                peers.poll(router).unwrap();
+                if peers.links() == 0 {
+                    return;
+                }
+            }
+            panic!("it is tried for ever");
+        };
+        assert!(begins(&mut peers, router));
+        fails(&mut peers, router);
+        fabric.run_for(ms(99));
+        assert!(!begins(&mut peers, router));
+        fabric.run_for(ms(1));
+        assert!(begins(&mut peers, router));
+        fails(&mut peers, router);
+        let (_next, handle) = peers_on(&other, other.clone());
+        peers.add(router, NodeNumber(1), handle);
+        assert!(begins(&mut peers, router));
+        assert!(router.has_frames(), "no attempt in vain has ended the message");
+    }
+
+    #[test]
+    fn a_sleep_is_short_only_while_frames_wait_for_a_node_that_is_left_alone() {
+        let [host] = Fabric::new().hosts().unwrap();
+        let (mut peers, _) = peers_on(&host, Tcp);
+        let mut world = World::new(2);
+        let near = world.attach(0, 1, 0).unwrap();
+        let mut sleeps = |router: &mut Router| {
+            let begun = peers.node.network().now();
+            let until = (0..100).find_map(|_| peers.ready_to_sleep(router).unwrap());
+            let least = Deadline::after(begun, RETRY_AFTER);
+            let most = Deadline::after(peers.node.network().now(), RETRY_AFTER);
+            (until.unwrap(), least, most)
+        };
+        let (until, _, most) = sleeps(&mut world.routers[0]);
+        assert!(until > most, "{until:?}");
+        world.send(near, at(1, 0), 0);
+        world.processes[near].endpoint.flush();
+        world.poll(0);
+        let (until, least, most) = sleeps(&mut world.routers[0]);
+        assert!(least <= until && until <= most, "{least:?} {until:?} {most:?}");
+    }
 
     #[test]
     fn an_end_begins_another_epoch_and_a_first_frame_of_another_epoch_is_an_end() {
-        let [host, _] = Fabric::new().hosts().unwrap();
-        let node = Arc::new(Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap());
-        let workers = node.workers(&WorkerConfig::default()).unwrap();
-        let mut peers: Peers<Host, Host> = Peers::new(node, workers, &LinkConfig::default(), 2).unwrap();
-        let handle = peers.listen_polled("0.0.0.0:0".parse().unwrap()).unwrap();
+        let [host] = Fabric::new().hosts().unwrap();
+        let (mut peers, handle) = peers_on(&host, host.clone());
         let mut router = Router::new(NodeNumber(0), &RouterLimits::default());
         peers.add(&mut router, NodeNumber(1), handle);
         let link = peers.links.connect(&peers.node, &peers.workers, &handle).unwrap();

@@ -294,12 +294,12 @@ impl Router {
 
     /// Does only the first steps of a poll. Tests use it for a daemon that dies after any step.
     pub(crate) fn poll_parts(&mut self, wake: impl FnMut(ClientId), parts: u32) -> bool {
-        let mut is_moved = parts > 0 && (self.move_all() | self.populate());
+        let is_moved = parts > 0 && (self.move_all() | self.populate());
         if parts > 1 {
             self.publish();
         }
         if parts > 2 {
-            is_moved |= self.hand_back(wake);
+            self.hand_back(wake);
         }
         is_moved
     }
@@ -340,17 +340,14 @@ impl Router {
     }
 
     /// Returns slots, after all reports are published: see [`Client::hand_back`].
-    fn hand_back(&mut self, mut wake: impl FnMut(ClientId)) -> bool {
-        let mut is_moved = false;
+    fn hand_back(&mut self, mut wake: impl FnMut(ClientId)) {
         for (index, client) in self.clients.iter_mut().enumerate() {
             let Some(client) = client else { continue };
             let is_told = core::mem::take(&mut client.is_told) | client.hand_back();
-            is_moved |= is_told;
             if is_told && client.is_asleep() {
                 wake(id_of(index, client));
             }
         }
-        is_moved
     }
 
     /// Gives a turn to a client that is going to be detached. Returns whether there may be more: then poll, and call it again. If its

@@ -11,5 +11,6 @@ mod oracle;
 mod random;
 mod restarts;
 mod transfers;
+mod turns;
 mod watching;
 pub(crate) mod world;

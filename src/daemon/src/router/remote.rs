@@ -547,3 +547,41 @@ impl Router {
         self.counts.undelivered = self.counts.undelivered.saturating_add(unknown);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{LANE_BYTES_MAX, LANE_FRAMES_MAX, Lane, lane_of};
+
+    #[test]
+    fn pairs_are_spread_over_all_lanes_in_both_directions() {
+        for lanes in [1, 2, 4, 16] {
+            for pairs_of in [(1, 64), (64, 1), (16, 16)] {
+                let mut counts = vec![[0_u32; 2]; lanes as usize];
+                let pairs = (0..pairs_of.0).flat_map(|from| (0..pairs_of.1).map(move |to| (from, to)));
+                for (from, to) in pairs {
+                    counts[lane_of(lanes, from, to) as usize][0] += 1;
+                    counts[lane_of(lanes, to, from) as usize][1] += 1;
+                }
+                let share = pairs_of.0 * pairs_of.1 / lanes;
+                let is_even = counts
+                    .iter()
+                    .flatten()
+                    .all(|count| (share / 4..=share * 3).contains(count));
+                assert!(is_even, "{lanes} {pairs_of:?}: {counts:?}");
+            }
+        }
+        assert_eq!(lane_of(0, 5, 7), 0);
+    }
+
+    #[test]
+    fn a_lane_takes_more_while_it_is_within_both_bounds() {
+        let lane = |frames: usize, bytes| Lane {
+            frames: vec![Vec::new(); frames].into(),
+            bytes,
+        };
+        let (frames, bytes) = (LANE_FRAMES_MAX - 1, LANE_BYTES_MAX - 1);
+        assert!(lane(frames, bytes).has_room());
+        assert!(!lane(frames + 1, bytes).has_room() && !lane(frames + 1, 0).has_room());
+        assert!(!lane(frames, bytes + 1).has_room() && !lane(0, bytes + 1).has_room());
+    }
+}

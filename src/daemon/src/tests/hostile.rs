@@ -29,6 +29,7 @@ fn cut_by(write: impl Fn(&dyn Fn(usize, u64))) -> Option<CutReason> {
     world.processes[peer].endpoint.flush();
     world.settle();
     let cut = world.cuts.first().map(|(_, _, reason)| *reason);
+    assert_eq!(world.routers[0].counts().cut, cut.is_some().into());
     if cut.is_some() {
         assert_eq!(world.processes[peer].gone, [(at(0, 0), GoneReason::CutOff)]);
         assert_eq!(world.routers[0].clients().count(), 2);

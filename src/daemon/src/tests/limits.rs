@@ -135,6 +135,7 @@ fn an_end_is_reported_with_its_reason_to_the_endpoints_that_met_it_alone() {
         }
         world.settle();
         world.kill(dying, reason);
+        assert_eq!(world.routers[0].counts().cut, 0, "no client was");
         world.settle();
         assert_eq!(world.processes[near].gone, []);
         world.processes[near].is_reading = true;
@@ -355,4 +356,57 @@ fn a_refused_sender_is_no_contact_of_its_receiver() {
     assert_eq!(received, [1, 1]);
     let undelivered = &world.processes[busy].undelivered;
     assert_eq!(undelivered.len(), 1, "{undelivered:?}");
+}
+
+#[test]
+fn frames_that_wait_for_a_lane_are_bounded_and_all_of_them_go_once_it_takes_some() {
+    const PAIRS: u32 = 24;
+    let mut world = World::new(2);
+    world.routers[0].add_node(NodeNumber(1), 1);
+    let senders: Vec<_> = (0..PAIRS)
+        .map(|number| world.attach(0, 1, number).unwrap())
+        .collect();
+    let receivers: Vec<_> = (0..PAIRS)
+        .map(|number| world.attach(1, 1, number).unwrap())
+        .collect();
+    let mut sent = 0;
+    for _ in 0..30 {
+        for sender in &senders {
+            let to = world.processes[*sender].address.endpoint;
+            while world.send(*sender, at(1, to), 0) {
+                sent += 1;
+            }
+            world.processes[*sender].endpoint.flush();
+        }
+        world.poll(0);
+    }
+    // The credits of all pairs are more than a lane takes; the rest waits in the rings of the senders.
+    assert_eq!(
+        (world.routers[0].counts().sent, sent),
+        (256, 256 + 4 * u64::from(PAIRS))
+    );
+    assert!(world.routers[0].has_frames());
+    // Nobody takes a frame, and then somebody takes one: its place is free for another.
+    assert!(!world.routers[0].send_frames(|_, _, _| false));
+    let mut is_taken = false;
+    assert!(world.routers[0].send_frames(|_, _, frame| {
+        let takes = !core::mem::replace(&mut is_taken, true);
+        if takes {
+            world
+                .frames
+                .entry((0, 1, 0))
+                .or_default()
+                .push_back(frame.to_vec());
+        }
+        takes
+    }));
+    world.poll(0);
+    assert_eq!(world.routers[0].counts().sent, 257);
+    world.settle();
+    assert!(!world.routers[0].has_frames());
+    let received = receivers
+        .iter()
+        .map(|receiver| world.processes[*receiver].received);
+    assert_eq!(received.sum::<u64>(), sent);
+    world.check();
 }
