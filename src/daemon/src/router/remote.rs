@@ -550,7 +550,9 @@ impl Router {
 
 #[cfg(test)]
 mod tests {
-    use super::{LANE_BYTES_MAX, LANE_FRAMES_MAX, Lane, lane_of};
+    use super::{Frame, Job, LANE_BYTES_MAX, LANE_FRAMES_MAX, Lane, NodeNumber, Router, Said, lane_of};
+    use crate::name::{JobKey, JobNumber};
+    use crate::router::RouterLimits;
 
     #[test]
     fn pairs_are_spread_over_all_lanes_in_both_directions() {
@@ -583,5 +585,36 @@ mod tests {
         assert!(lane(frames, bytes).has_room());
         assert!(!lane(frames + 1, bytes).has_room() && !lane(frames + 1, 0).has_room());
         assert!(!lane(frames, bytes + 1).has_room() && !lane(0, bytes + 1).has_room());
+    }
+
+    #[test]
+    fn bytes_that_a_lane_gave_away_leave_room_for_others() {
+        let node = NodeNumber(1);
+        let mut router = Router::new(NodeNumber(0), &RouterLimits::default());
+        router.add_node(node, 1);
+        let frame = Frame {
+            said: Said::Completed,
+            job: Job {
+                number: JobNumber(1),
+                key: JobKey([0; 16]),
+                user: 1,
+            },
+            from: 2,
+            to: 3,
+            incarnation: 1,
+            number: 1,
+        };
+        for _ in 0..5 {
+            router.push_frame(node, &frame, &[0; LANE_BYTES_MAX / 4]);
+        }
+        for left in (0..5).rev() {
+            let mut most = 1;
+            assert!(router.send_frames(|to, lane, _| {
+                assert_eq!((to, lane), (node, 0));
+                core::mem::take(&mut most) > 0
+            }));
+            assert_eq!(router.has_lane_room(node, (2, 3)), left < 4, "{left}");
+            assert_eq!(router.has_frames(), left > 0);
+        }
     }
 }

@@ -3,7 +3,8 @@
 use doorbell::RemoteAccess;
 
 use super::oracle::Kind;
-use super::world::{World, at};
+use super::world::{World, at, request};
+use crate::endpoint::Endpoint;
 use crate::reason::{GoneReason, UndeliveredReason};
 
 #[test]
@@ -112,5 +113,26 @@ fn what_is_for_an_endpoint_that_may_come_back_waits_for_it() {
         world.processes[sender].undelivered,
         [UndeliveredReason::NoEndpoint]
     );
+    world.check();
+}
+
+#[test]
+fn outcomes_that_a_process_could_find_are_known_behind_the_daemon() {
+    let mut world = World::new(2);
+    let sender = world.attach(0, 1, 0).unwrap();
+    world.attach(0, 1, 1).unwrap();
+    world.attach(1, 1, 0).unwrap();
+    let unknown_from = |world: &mut World| {
+        let mut next = Endpoint::new(request(1, 0).layout).unwrap();
+        next.take_over(&mut world.processes[sender].endpoint)
+    };
+    assert_eq!(unknown_from(&mut world), 0);
+    for (known, to) in [(1, at(0, 1)), (2, at(1, 0)), (3, at(0, 9)), (4, at(0, 1))] {
+        assert!(world.send(sender, to, 0));
+        world.processes[sender].endpoint.flush();
+        assert_eq!(unknown_from(&mut world), known - 1);
+        world.settle();
+        assert_eq!(unknown_from(&mut world), known, "{to}");
+    }
     world.check();
 }
