@@ -222,7 +222,7 @@ pub(crate) fn lack(domain: &Arc<DomainInner>) -> Result<Option<ProviderError>, P
         Ok(mut hold) => {
             // A device that takes any number takes dma-bufs, too.
             // SAFETY: called once, and the value is not used afterwards.
-            unsafe { hold.deregister(|| {}) };
+            unsafe { hold.give_up() };
             Ok(None)
         }
         Err(error) => match error.errno {

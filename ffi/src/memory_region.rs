@@ -96,28 +96,36 @@ impl Hold {
         self.rkey
     }
 
-    /// Deregisters, then calls `free` and lets go of the domain. If the device refuses, it keeps its hold: the memory must
-    /// stay, and the domain with it. The refusal is counted, and nothing else happens.
+    /// Deregisters, and returns the domain, which this held.
+    ///
+    /// # Errors
+    /// The device refused, and keeps its hold: the memory must stay, and the domain with it. It may be asked again.
     ///
     /// # Safety
-    /// It is called once, and the value is not used afterwards.
+    /// After it returned `Ok` the value is not used.
     #[doc(alias = "ibv_dereg_mr")]
-    pub(crate) unsafe fn deregister(&mut self, free: impl FnOnce()) {
-        // SAFETY: registered, and deregistered nowhere else (ibv_dereg_mr(3)).
+    pub(crate) unsafe fn deregister(&mut self) -> Result<Arc<DomainInner>, ProviderError> {
+        // SAFETY: registered, and deregistered nowhere else (ibv_dereg_mr(3)). A call that failed left it as it was.
         let status = unsafe { rdma_sys::ibv_dereg_mr(self.mr.as_ptr()) };
-        if errno::from_value("ibv_dereg_mr", status).is_err() {
+        errno::from_value("ibv_dereg_mr", status)?;
+        // SAFETY: taken here once, since the caller does not use the value afterwards.
+        Ok(unsafe { ManuallyDrop::take(&mut self.domain) })
+    }
+
+    /// Deregisters. If the device refuses, the hold stays for good, and is counted.
+    ///
+    /// # Safety
+    /// The value is not used afterwards.
+    pub(crate) unsafe fn give_up(&mut self) {
+        // SAFETY: as the caller vouches.
+        if unsafe { self.deregister() }.is_err() {
             Leaked::MemoryRegion.count();
-            return;
         }
-        // SAFETY: taken here once, as the caller vouches. Lent memory may panic as it is freed, and the domain goes then, too.
-        let domain = unsafe { ManuallyDrop::take(&mut self.domain) };
-        free();
-        drop(domain);
     }
 }
 
-/// A registered region. Dropping it deregisters, then lets go of the memory; where the device refuses, both
-/// are leaked with the protection domain they belong to.
+/// A registered region. Dropping it deregisters, then lets go of the memory. If the device refuses, both are leaked with the protection
+/// domain they belong to, and counted.
 pub(crate) struct MemoryRegion {
     domain: DomainId,
     lkey: Lkey,
@@ -131,8 +139,10 @@ pub(crate) struct MemoryRegion {
 enum By {
     /// A registration of its own.
     Own(Hold),
-    /// One that others use, too: what ends this use of it.
-    Shared(Option<Box<dyn Send + Sync>>),
+    /// One that others use, too: dropping this ends the use of it.
+    Shared { _use: Box<dyn Send + Sync> },
+    /// None any more.
+    Over,
 }
 
 impl MemoryRegion {
@@ -196,7 +206,7 @@ impl MemoryRegion {
             domain,
             lkey,
             rkey,
-            by: By::Shared(Some(by)),
+            by: By::Shared { _use: by },
             region: ManuallyDrop::new(region),
         }
     }
@@ -213,6 +223,21 @@ impl MemoryRegion {
         &self.region
     }
 
+    /// Deregisters. The memory is kept until the drop. A use of a shared registration, which gives peers no right, ends only then.
+    ///
+    /// # Errors
+    /// The device refused. Nothing changed.
+    pub(crate) fn deregister(&mut self) -> Result<(), ProviderError> {
+        let By::Own(hold) = &mut self.by else {
+            return Ok(());
+        };
+        // SAFETY: it is replaced once this returned `Ok`.
+        let domain = unsafe { hold.deregister()? };
+        self.by = By::Over;
+        drop(domain);
+        Ok(())
+    }
+
     /// The region, if nobody else has it.
     pub(crate) fn region_mut(&mut self) -> Option<&mut Region> {
         Arc::get_mut(&mut self.region)
@@ -221,17 +246,14 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        let Self { by, region, .. } = self;
-        // SAFETY: dropped once; the device has let go of it by then, or has it by a registration that outlives its uses.
-        let mut free = || unsafe { ManuallyDrop::drop(region) };
-        match by {
-            // SAFETY: called here once, the value being dropped.
-            By::Own(hold) => unsafe { hold.deregister(free) },
-            By::Shared(by) => {
-                drop(by.take());
-                free();
-            }
+        if self.deregister().is_err() {
+            Leaked::MemoryRegion.count();
+            return;
         }
+        // The use of a shared registration ends first.
+        self.by = By::Over;
+        // SAFETY: dropped once; the device has let go of it, or has it by a registration that outlives its uses.
+        unsafe { ManuallyDrop::drop(&mut self.region) };
     }
 }
 

@@ -120,7 +120,7 @@ impl Drop for RangeRegistration {
     fn drop(&mut self) {
         // If the device refuses, the pages stay pinned.
         // SAFETY: called here once, the value being dropped.
-        unsafe { self.hold.deregister(|| {}) };
+        unsafe { self.hold.give_up() };
     }
 }
 

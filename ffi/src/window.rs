@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::Arc;
 
-use doorbell_core::provider::{DomainId, OutOfWindow, Placement, RemoteAccess, WindowRange};
+use doorbell_core::provider::{DomainId, OutOfWindow, Placement, RemoteAccess, RevokeError, WindowRange};
 use doorbell_core::wire::RemoteWindow;
 
 use crate::arena::ArenaInner;
@@ -153,6 +153,11 @@ impl doorbell_core::provider::Window for Window {
 
     fn is_in_flight(&self) -> bool {
         Arc::strong_count(&self.block) > 1
+    }
+
+    fn deregister(&mut self) -> Result<(), RevokeError> {
+        let block = Arc::get_mut(&mut self.block).ok_or(RevokeError::InFlight)?;
+        block.region_mut().deregister().map_err(RevokeError::Provider)
     }
 
     fn bytes(&self) -> usize {

@@ -5,7 +5,7 @@ use core::ops::Range;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::provider::{
-    DomainId, MemoryError, OutOfWindow, Placement, ProviderError, RemoteAccess, WindowConfig,
+    DomainId, MemoryError, OutOfWindow, Placement, ProviderError, RemoteAccess, RevokeError, WindowConfig,
 };
 use doorbell_core::wire::RemoteWindow;
 use doorbell_core::{Access, Rkey};
@@ -185,7 +185,8 @@ impl Windows {
     }
 }
 
-/// Memory a peer may reach. Dropping it takes the right away, once no slot of a request of its ranges is left.
+/// Memory a peer may reach. Dropping it takes the right away, once no slot of a request of its ranges is left. If a plan has the device
+/// refuse that, the right stays.
 pub struct Window {
     domain: Arc<DomainInner>,
     /// The registration. Each slot of a range has a clone.
@@ -196,6 +197,7 @@ pub struct Window {
     bytes: usize,
     remote: RemoteAccess,
     placement: Placement,
+    is_registered: bool,
 }
 
 impl Window {
@@ -266,7 +268,23 @@ impl Window {
             bytes: config.bytes,
             remote: config.remote,
             placement,
+            is_registered: true,
         })
+    }
+
+    /// Takes the right away, unless the device refuses with an error number.
+    fn let_go(&mut self) -> Result<(), i32> {
+        if !self.is_registered {
+            return Ok(());
+        }
+        let context = self.domain.context();
+        let mut world = context.fabric().lock();
+        if let Some(errno) = world.judge_deregistration(context.device()) {
+            return Err(errno);
+        }
+        world.windows.remove(self.rkey);
+        self.is_registered = false;
+        Ok(())
     }
 
     /// A slot that holds the window for a request of these bytes of it.
@@ -326,6 +344,14 @@ impl doorbell_core::provider::Window for Window {
         Arc::strong_count(&self.home) > 1
     }
 
+    fn deregister(&mut self) -> Result<(), RevokeError> {
+        if self.is_in_flight() {
+            return Err(RevokeError::InFlight);
+        }
+        let refused = |errno| RevokeError::Provider(failed("deregister", errno));
+        self.let_go().map_err(refused)
+    }
+
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -376,8 +402,10 @@ impl doorbell_core::provider::Window for Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        let context = self.domain.context();
-        context.fabric().lock().windows.remove(self.rkey);
+        if self.let_go().is_err() {
+            // The registration stays.
+            core::mem::forget(Arc::clone(&self.home));
+        }
     }
 }
 

@@ -68,13 +68,20 @@ pub enum LinkEvent<'m> {
         /// What.
         event: TransferEvent,
     },
-    /// Nothing on the wire writes to the memory of a loan any more: it is the application's alone. A device that does not deregister memory
-    /// keeps it in reach, and its leaks count that.
+    /// Nothing on the wire writes to the memory of a loan any more: it is the application's alone.
     Revoked {
         /// The loan.
         loan: LoanId,
         /// The error of our device, if it did not register the memory.
         error: Option<MemoryError>,
+    },
+    /// A loan is over, and our device did not deregister its memory. So the peer may still access the memory, which stays until the
+    /// process ends. Do not use it again. This event comes in place of [`LinkEvent::Revoked`].
+    NotRevoked {
+        /// The loan.
+        loan: LoanId,
+        /// The error of our device.
+        error: MemoryError,
     },
     /// An event of the link's session: messages that are done, the state of rails and of the link, and its end.
     Session(SessionEvent),

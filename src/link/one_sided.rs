@@ -23,6 +23,7 @@ use super::moment::Moment;
 use super::rail::{At, Carried};
 use super::state::Link;
 use super::store::Store;
+use super::transfers::LoanEnd;
 use crate::machine::makers::{Makers, Whom};
 use crate::worker::Worker;
 use long::Long;
@@ -400,8 +401,11 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let report = |transfer, event| each(LinkEvent::Transfer { transfer, event });
         self.transfers.report(now, report);
-        while let Some((loan, error)) = self.transfers.poll_revoked() {
-            each(LinkEvent::Revoked { loan, error });
+        while let Some((loan, end)) = self.transfers.poll_revoked() {
+            each(match end {
+                LoanEnd::Withdrawn(error) => LinkEvent::Revoked { loan, error },
+                LoanEnd::Kept(error) => LinkEvent::NotRevoked { loan, error },
+            });
         }
     }
 

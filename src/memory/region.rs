@@ -4,8 +4,8 @@ use core::fmt;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    DomainId, OutOfWindow, Placement, ProtectionDomain, Provider, ProviderError, RemoteAccess, Window,
-    WindowRange,
+    DomainId, MemoryError, OutOfWindow, Placement, ProtectionDomain, Provider, ProviderError, RemoteAccess,
+    RevokeError, Window, WindowRange,
 };
 use doorbell_core::wire::RemoteWindow;
 use doorbell_ffi::{Rdma, ReleaseWatch};
@@ -199,14 +199,30 @@ impl Region {
     }
 }
 
-/// A part of a region that a peer may access. Dropping it deregisters the part, which may take milliseconds. After the drop no peer can
-/// access the part by its keys, unless a device refused to deregister it.
+/// A part of a region that a peer may access. Dropping it deregisters the part, which may take milliseconds. If a device refuses then,
+/// the peer keeps its access, so a fence calls [`GrantedRegion::withdraw`].
 pub(crate) struct GrantedRegion<P: Provider>(Vec<P::Window>);
 
 impl<P: Provider> GrantedRegion<P> {
     /// Returns the key for access over this Worker's device.
     pub(crate) fn key(&self, worker: usize) -> Option<RemoteWindow> {
         self.0.get(worker).map(Window::remote)
+    }
+
+    /// Deregisters the part. Once this returns `Ok`, no peer can access it by its keys.
+    ///
+    /// # Errors
+    /// A device refused, and the peer keeps its access over that device. The memory of the region stays.
+    pub(crate) fn withdraw(mut self) -> Result<(), MemoryError> {
+        let mut outcome = Ok(());
+        // Each of them, also behind one that was refused.
+        for window in &mut self.0 {
+            outcome = outcome.and(window.deregister());
+        }
+        outcome.map_err(|error| match error {
+            RevokeError::Provider(error) => MemoryError::Provider(error),
+            _ => MemoryError::Unreachable("requests of this host name a part that is granted to a peer"),
+        })
     }
 
     /// Returns the keys, with the index of their Worker.

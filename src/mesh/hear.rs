@@ -62,7 +62,8 @@ impl State {
             | LinkEvent::Fetched { .. }
             | LinkEvent::Ended { .. }
             | LinkEvent::Transfer { .. }
-            | LinkEvent::Revoked { .. } => {}
+            | LinkEvent::Revoked { .. }
+            | LinkEvent::NotRevoked { .. } => {}
         }
     }
 

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | polling and waiting | [`Worker::poll`], [`Worker::wait`], [`Event`], [`Turn`], [`Wait`], [`Woken`], [`Sleep`], [`Watched`] |
 //! | sending | [`Channel`], [`Claim`], [`Batch`], [`SendError`], [`SendErrorKind`] |
-//! | memory | [`Lease`], [`Message`], [`LocalWindow`], [`WindowRange`](crate::provider::WindowRange), [`Arena`], [`StableMemory`] |
+//! | memory | [`Lease`], [`Message`], [`LocalWindow`], [`NotRevoked`], [`WindowRange`](crate::provider::WindowRange), [`Arena`], [`StableMemory`] |
 //! | threads that send through one Worker | [`Submitter`], [`Submission`], [`SubmitError`] |
 //! | one Worker on two threads | [`SendWorker`], [`ReceiveWorker`], [`SendHalf`], [`ReceiveHalf`] |
 //! | one-sided rings of messages | [`RingChannel`], [`RingConfig`], [`RingError`] |
@@ -112,7 +112,7 @@ pub use turn::Turn;
 use upkeep::Upkeep;
 use waiting::Waiting;
 pub use waiting::{Sleep, WaitError, Watched};
-pub use window::LocalWindow;
+pub use window::{LocalWindow, NotRevoked};
 
 /// Owns a send and a receive completion queue of one device, registered memory, and all channels on these queues. It belongs to one
 /// thread. The cost of a poll does not depend on the number of idle channels.

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use doorbell_core::provider::{DomainId, OutOfWindow, Placement, Provider, Window, WindowRange};
+use doorbell_core::provider::{DomainId, OutOfWindow, Placement, Provider, RevokeError, Window, WindowRange};
 use doorbell_core::wire::RemoteWindow;
 use doorbell_ffi::Rdma;
 
@@ -21,18 +21,22 @@ impl<P: Provider> LocalWindow<P> {
     }
 
     /// Deregisters the memory on this thread, which may take milliseconds. Once this returns `Ok`, no peer can access the memory
-    /// by the key of this window. There is one exception: if the device refuses to deregister the memory, the call still returns
-    /// `Ok`. Then the memory stays registered until the process ends, peers keep their access, and
-    /// [`leaks`](crate::provider::leaks) counts it.
+    /// by the key of this window. Then the memory is freed, or dropped if it was adopted.
     ///
     /// # Errors
-    /// Requests of this host that name ranges of the window are in flight, so the window stays registered. Poll until they are
-    /// done, and try again. Leases without bytes that a refused batch returned for such ranges
-    /// ([`Batch::push_ranges`](crate::worker::Batch::push_ranges)) count as well; drop them first.
-    pub fn revoke(self) -> Result<(), Self> {
+    /// The window stays registered, and the error returns it ([`NotRevoked`]). So peers keep their access, and the memory is not
+    /// the application's alone.
+    ///
+    /// - [`RevokeError::InFlight`]: requests of this host that name ranges of the window are in flight. Poll until they are done,
+    ///   and try again. Leases without bytes that a refused batch returned for such ranges
+    ///   ([`Batch::push_ranges`](crate::worker::Batch::push_ranges)) count as well; drop them first.
+    /// - [`RevokeError::Provider`]: the device refused. Close the channels of peers that have the key, or try again. If the window
+    ///   is dropped and the device refuses again, the memory stays registered until the process ends and is never given back.
+    ///   [`leaks`](crate::provider::leaks) counts it.
+    pub fn revoke(mut self) -> Result<(), NotRevoked<P>> {
         // No new range can appear meanwhile: only a borrow of the window makes ranges.
-        if self.0.is_in_flight() {
-            return Err(self);
+        if let Err(error) = self.0.deregister() {
+            return Err(NotRevoked { window: self, error });
         }
         drop(Reaped::into_inner(self.0));
         Ok(())
@@ -65,6 +69,28 @@ impl<P: Provider> LocalWindow<P> {
     }
 }
 
+/// A window that was not revoked, returned with the reason. Peers keep their access.
+pub struct NotRevoked<P: Provider = Rdma> {
+    /// The window, which is still registered.
+    pub window: LocalWindow<P>,
+    /// The reason.
+    pub error: RevokeError,
+}
+
+impl<P: Provider> fmt::Debug for NotRevoked<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NotRevoked").field(&self.error).finish()
+    }
+}
+
+impl<P: Provider> fmt::Display for NotRevoked<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<P: Provider> core::error::Error for NotRevoked<P> {}
+
 impl<P: Provider> Window for LocalWindow<P> {
     fn domain(&self) -> DomainId {
         self.0.domain()
@@ -76,6 +102,10 @@ impl<P: Provider> Window for LocalWindow<P> {
 
     fn is_in_flight(&self) -> bool {
         self.0.is_in_flight()
+    }
+
+    fn deregister(&mut self) -> Result<(), RevokeError> {
+        self.0.deregister()
     }
 
     fn bytes(&self) -> usize {

@@ -3,7 +3,9 @@
 use doorbell::connect::FlushError;
 use doorbell::link::{FinalReason, TransferRefusal};
 use doorbell::memory::{DmabufError, RegistrationError, UnwatchedError};
-use doorbell::provider::{MemoryError, Pages, PlacementConfig, PushError, Shortfall, WcStatus, Wish};
+use doorbell::provider::{
+    MemoryError, Pages, PlacementConfig, PushError, RevokeError, Shortfall, WcStatus, Wish,
+};
 use doorbell::worker::{RingError, SubmitterConfig};
 use doorbell::{Node, Trust, WorkerConfig};
 use doorbell_sim::Fabric;
@@ -83,6 +85,8 @@ fn errors_of_memory_and_registrations() {
         none.unwrap_err(),
         no_workers.unwrap_err(),
         MemoryError::Unreachable("a call of a device panicked on a helper thread"),
+        RevokeError::InFlight,
+        RevokeError::Provider(failed("ibv_dereg_mr", 16)),
         UnwatchedError::TooManyCaches { caches_max: 256 },
         FlushError::Push(PushError::Full),
         FlushError::Failed(WcStatus::RETRY_EXC_ERR),

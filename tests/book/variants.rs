@@ -75,6 +75,7 @@ fn every_variant_has_an_entry_of_its_full_name() {
         "PoliciesError",
         "PolicyError",
         "RegistrationError",
+        "RevokeError",
         "ServerError",
         "SettingsFault",
         "StatusError",

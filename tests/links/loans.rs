@@ -161,6 +161,56 @@ fn a_key_that_the_peer_keeps_is_of_no_use_once_the_loan_is_revoked() {
     two.fabric.audit().unwrap();
 }
 
+/// A fence that failed is none: the application is told that the memory is not its own.
+#[test]
+fn memory_that_a_device_does_not_deregister_is_not_given_back() {
+    const EBUSY: i32 = 16;
+    for with_loan in [false, true] {
+        let mut two = Two::new(1, "");
+        two.connected(1);
+        let to = region(two.process(B), 4096);
+        let loan = with_loan.then(|| lend(&mut two, &to, 0, 4096).unwrap());
+        let from = filled(two.process(A), 3, 4096);
+        let before = two.fabric.registrations();
+        let plan = "fail every 1st deregistration of b with 16";
+        two.fabric.follow(&plan.parse().unwrap());
+        let id = offer(&mut two, A, &from, &TransferOptions::default());
+        offered(&mut two, B);
+        match loan {
+            Some(loan) => join(&mut two, id, (&to, 0, loan)).unwrap(),
+            None => crate::transfers::join(&mut two, B, id, &to),
+        }
+        let until = later(&two, 500);
+        let is_over = |two: &Two| [A, B].iter().all(|at| end_of(two.process(*at), id).is_some());
+        assert!(two.run(until, is_over));
+        // All of it arrived, as the giver knows.
+        assert_eq!(end_of(two.process(A), id).unwrap().0, TransferEnd::Done);
+        let (end, counts) = end_of(two.process(B), id).unwrap();
+        assert_eq!(counts.landed_bytes, 4096);
+        let errors = two.process(B).asides.iter().filter_map(|aside| match aside {
+            Aside::Transfer(of, TransferEvent::Ended { error, .. }) if *of == id => error.map(errno_of),
+            _ => None,
+        });
+        let errors: Vec<_> = errors.collect();
+        let Some(loan) = loan else {
+            assert_eq!(end, TransferEnd::Here(EndReason::NOT_WITHDRAWN));
+            assert_eq!(errors, [EBUSY]);
+            assert_eq!(two.fabric.registrations(), before + 1, "the transfer's own stays");
+            continue;
+        };
+        assert_eq!((end, errors), (TransferEnd::Done, Vec::new()));
+        revoke(&mut two, loan);
+        let until = later(&two, 10);
+        let is_kept = |two: &Two| two.process(B).asides.contains(&Aside::NotRevoked(loan, EBUSY));
+        assert!(two.run(until, is_kept));
+        assert!(!is_revoked(&two, loan));
+        assert_eq!(two.fabric.registrations(), before, "the loan's stays");
+        // The link goes on without it.
+        let again = lend(&mut two, &to, 0, 4096).unwrap();
+        given(&mut two, 6, 4096, (&to, 0, again));
+    }
+}
+
 #[test]
 fn a_loan_that_is_revoked_ends_its_transfers_and_nothing_is_written_behind_it() {
     let mut two = Two::with(2, "", Some(1000));

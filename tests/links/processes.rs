@@ -63,6 +63,8 @@ pub(crate) enum Aside {
     Revoked(LoanId),
     /// A loan that our device did not register, with its error number.
     NotLent(LoanId, i32),
+    /// A loan that our device did not deregister, with its error number.
+    NotRevoked(LoanId, i32),
 }
 
 /// A report about another link than that of a process.
@@ -312,6 +314,7 @@ impl Process {
                     Some(error) => Aside::NotLent(loan, errno_of(error)),
                 });
             }
+            LinkEvent::NotRevoked { loan, error } => asides.push(Aside::NotRevoked(loan, errno_of(error))),
             other => panic!("{other:?}"),
         };
         let mut each = |id: LinkId, event: LinkEvent<'_>| {

@@ -1,8 +1,9 @@
 //! Requests of ranges of windows, and memory that is registered more than once.
 
-use crate::fabric::{End, connect, node, pair_with, port};
+use crate::fabric::{End, connect, node, nodes, pair_with, port};
 use crate::posting::config;
-use doorbell::provider::Window as _;
+use doorbell::provider::{RevokeError, Window as _};
+use doorbell::worker::NotRevoked;
 use doorbell::{
     Event, LocalWindow, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, Ticket,
     WindowConfig,
@@ -105,7 +106,8 @@ fn a_window_that_is_dropped_under_way_is_still_sent_from() {
     };
     post(&mut client, &ours);
     // Its right is not taken away as long as the request is under way.
-    let ours = ours.revoke().unwrap_err();
+    let NotRevoked { window: ours, error } = ours.revoke().unwrap_err();
+    assert_eq!(error, RevokeError::InFlight);
     let ticket = post(&mut client, &ours);
     drop(ours);
     assert!(ended(&mut client, ticket));
@@ -155,6 +157,32 @@ fn a_grant_of_one_peer_ends_and_those_of_others_go_on() {
     let ticket = write(&mut client, first, 4);
     assert!(!ended(&mut client, ticket), "its right was taken away");
     assert_eq!(memory.load_u64(0), Ok(3));
+}
+
+#[test]
+fn a_device_that_refuses_leaves_the_window_with_its_owner_and_its_peers() {
+    const EBUSY: i32 = 16;
+    let fabric = Fabric::new();
+    let (mut server, client) = connect(nodes(&fabric).into(), config(), config());
+    let mut client = client.unwrap();
+    let memory = window(&mut server, RemoteAccess::WRITE);
+    let to = at(&memory, 0, 8);
+    let id = client.id();
+    let write = |client: &mut End, word: u64| {
+        let channel = client.worker().channel(id).unwrap();
+        let ticket = channel
+            .post_inline(Operation::Write(to), &word.to_ne_bytes())
+            .unwrap();
+        ended(client, ticket)
+    };
+    fabric.follow(&"fail 1st deregistration of a with 16".parse().unwrap());
+    let NotRevoked { window, error } = memory.revoke().unwrap_err();
+    assert!(matches!(error, RevokeError::Provider(error) if error.errno == EBUSY));
+    assert!(write(&mut client, 1), "the right stands");
+    assert_eq!(window.load_u64(0), Ok(1));
+    // The next call of the device succeeds.
+    window.revoke().unwrap();
+    assert!(!write(&mut client, 2), "its right was taken away");
 }
 
 #[test]

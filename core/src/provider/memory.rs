@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::remote::{REQUEST_BYTES_MAX, RemoteWindow};
 
-use super::{OutOfWindow, Placement, PushError};
+use super::{OutOfWindow, Placement, ProviderError, PushError};
 
 /// Names a protection domain: its number is unique among those of the process, of all devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -163,6 +163,33 @@ impl<W: Window> WindowRange<'_, W> {
     }
 }
 
+/// Reason why a window was not deregistered. It is registered as before, and peers keep their access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RevokeError {
+    /// Requests of this host that name ranges of the window are in flight. Poll until they are done, drop leases without bytes that a
+    /// refused batch returned for such ranges, and try again.
+    InFlight,
+    /// The device refused. The memory is not the owner's alone: destroy the queue pairs of the peers, or try again.
+    Provider(ProviderError),
+}
+
+impl fmt::Display for RevokeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InFlight => f.write_str(
+                "requests of this host that name ranges of the window are in flight: poll until they are done, and revoke it again",
+            ),
+            Self::Provider(error) => write!(
+                f,
+                "the window is still registered, and peers keep their access: {error}; close their channels, or revoke it again"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for RevokeError {}
+
 /// Memory a peer may read or write at any time, so that no reference to it ever exists.
 ///
 /// A copy that overlaps a write, by the peer or by another thread, may be torn: each byte is one that was there at some
@@ -194,6 +221,14 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// Whether requests that name ranges of it are in flight, or the slots that such requests gave back are still kept. If so,
     /// dropping the window takes the peer's right away only with the last of them.
     fn is_in_flight(&self) -> bool;
+
+    /// Deregisters the memory now, and not only as the window is dropped. Once this returns `Ok`, no peer can access the memory by the
+    /// key of this window, and requests that name ranges of it fail. The memory is kept until the drop.
+    ///
+    /// # Errors
+    /// Nothing changed. The call may be made again, and so does the drop. If the device refuses at the drop, too, the memory stays
+    /// registered until the process ends.
+    fn deregister(&mut self) -> Result<(), RevokeError>;
 
     /// How its memory was placed when it was made.
     fn placement(&self) -> Placement;
@@ -242,7 +277,7 @@ pub trait Window: Send + Sync + Sized + 'static {
 
 #[cfg(test)]
 mod tests {
-    use super::{DomainId, Window, WindowRange};
+    use super::{DomainId, RevokeError, Window, WindowRange};
     use crate::Rkey;
     use crate::provider::{
         Operation, OutOfWindow, Placement, PostFlags, PushError, REQUEST_BYTES_MAX, RemoteAddress,
@@ -261,6 +296,9 @@ mod tests {
         }
         fn is_in_flight(&self) -> bool {
             false
+        }
+        fn deregister(&mut self) -> Result<(), RevokeError> {
+            unreachable!()
         }
         fn placement(&self) -> Placement {
             Placement::unplaced(self.0, self.0)

@@ -36,7 +36,7 @@ pub use error::{
     CellsError, LookFailure, OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected,
     SettingError, UnpostedReason,
 };
-pub use memory::{Arena, Attacher, DetachedSlot, DomainId, Slot, Window, WindowRange};
+pub use memory::{Arena, Attacher, DetachedSlot, DomainId, RevokeError, Slot, Window, WindowRange};
 pub use on_demand::OnDemand;
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{

@@ -402,6 +402,8 @@ impl EndReason {
     pub const NOT_FENCED: Self = Self(10);
     /// The peer speaks a version without transfers. No frame carries it: such a peer knows none.
     pub const UNSUPPORTED: Self = Self(11);
+    /// The taker's device did not deregister the memory, so the peer may still write to it. No frame carries it: it is of this side alone.
+    pub const NOT_WITHDRAWN: Self = Self(12);
 }
 
 impl fmt::Display for EndReason {
@@ -418,6 +420,9 @@ impl fmt::Display for EndReason {
             Self::NOT_POSTED => "the giver's device does not take a WRITE of a piece",
             Self::NOT_FENCED => "a rail failed, and the peer did not stop taking from it in time",
             Self::UNSUPPORTED => "the peer's build does not support transfers",
+            Self::NOT_WITHDRAWN => {
+                "the device did not deregister the memory, and the peer may still write to it"
+            }
             Self(number) => return write!(f, "reason {number}"),
         })
     }

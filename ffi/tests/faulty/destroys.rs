@@ -1,11 +1,15 @@
 //! An object that the device refuses to destroy is leaked and counted, with all that is under it, and never
 //! freed.
 
+use doorbell_core::provider::{
+    Context as _, ProtectionDomain as _, Provider as _, ProviderError, RemoteAccess, RevokeError,
+    Window as _, WindowConfig,
+};
 use doorbell_fake::Call;
 use doorbell_ffi::{Leaks, leaks};
 
 use crate::Bench;
-use crate::life::life;
+use crate::life::{life, port};
 
 const EBUSY: i32 = 16;
 
@@ -21,6 +25,43 @@ const fn counted(leaks: &Leaks, call: Call) -> u64 {
         Call::DestroySrq => leaks.shared_receive_queues,
         _ => leaks.queue_pairs,
     }
+}
+
+/// The device keeps it at the first call, and lets go at the next, which is the owner's or the drop's.
+#[test]
+fn a_window_that_is_not_deregistered_is_its_owners_to_try_again() {
+    let bench = Bench::new();
+    let port = port(&bench.rdma).unwrap();
+    let context = bench.rdma.open(&port.device).unwrap();
+    let domain = context.protection_domain().unwrap();
+    let before = leaks();
+    let mut window = domain
+        .window(&WindowConfig::new(4096, RemoteAccess::WRITE))
+        .unwrap();
+    window.store_u64(8, 5).unwrap();
+    bench.control.fail(Call::DeregMr, 0, EBUSY);
+    let refused = ProviderError {
+        call: "ibv_dereg_mr",
+        errno: EBUSY,
+    };
+    assert_eq!(window.deregister(), Err(RevokeError::Provider(refused)));
+    // It is not given up: nothing is leaked, and the domain is not asked for.
+    assert_eq!((leaks(), bench.control.calls(Call::DeallocPd)), (before, 0));
+    assert_eq!(window.deregister(), Ok(()));
+    assert_eq!(window.deregister(), Ok(()), "it is no more");
+    assert_eq!(bench.control.calls(Call::DeregMr), 2);
+    assert_eq!(window.load_u64(8), Ok(5), "the memory is there until the drop");
+    drop(window);
+    assert_eq!(bench.control.calls(Call::DeregMr), 2);
+    // One that is refused and dropped is asked for once more.
+    let mut window = domain
+        .window(&WindowConfig::new(4096, RemoteAccess::WRITE))
+        .unwrap();
+    bench.control.heal();
+    bench.control.fail(Call::DeregMr, 0, EBUSY);
+    assert!(window.deregister().is_err());
+    drop(window);
+    assert_eq!((leaks(), bench.control.calls(Call::DeregMr)), (before, 2));
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::vec;
 use std::vec::Vec;
 
 use doorbell_core::Rkey;
-use doorbell_core::provider::{DomainId, Operation, OutOfWindow, Placement, RemoteAddress, Window};
+use doorbell_core::provider::{
+    DomainId, Operation, OutOfWindow, Placement, RemoteAddress, RevokeError, Window,
+};
 use doorbell_core::wire::{Publication, RemoteWindow, RingInvitation, ring_window_bytes};
 
 use super::{RingReadError, RingReader, RingRefusal, RingWriter};
@@ -37,6 +39,9 @@ impl Window for Memory {
     }
     fn is_in_flight(&self) -> bool {
         false
+    }
+    fn deregister(&mut self) -> Result<(), RevokeError> {
+        unreachable!()
     }
     fn bytes(&self) -> usize {
         self.0.lock().unwrap().len()

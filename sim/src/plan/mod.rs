@@ -26,12 +26,13 @@
 //! fail 2nd receive-post of a with 12
 //! fail 1st shut of a with 5
 //! fail every 1st registration of a with 12
+//! fail 1st deregistration of a with 16
 //! ```
 //! Times are counted from when the fabric was made. An end is a host, a device of it (`a/sim0`),
 //! a port of that (`a/sim0:1`), or `any`. A `packet` is any that a queue pair sends. A `stream` is a segment of a
 //! stream, by which connections are made, and never a `packet`. An `unclear-post` takes all staged requests and reports a refusal. A `receive-post` posts receives, to
 //! a queue pair or to a shared receive queue, and the device takes part of them, in order; a `post` is never one. `shut` is the call that fails a
-//! queue pair. A `registration` is one of a window's memory with a device. A plan may name hosts that are added later.
+//! queue pair. A `registration` is one of a window's memory with a device, and a `deregistration` ends one. A plan may name hosts that are added later.
 //!
 //! # Names that nothing has
 //! A fault at a host, device or port that the fabric does not have is reported, not ignored: [`UnknownName`] has the name and the names that there are.
@@ -190,6 +191,8 @@ pub enum Call {
     Shut,
     /// Registering the memory of a window.
     Registration,
+    /// Deregistering the memory of a window, also as the window is dropped. Then peers keep their access.
+    Deregistration,
 }
 
 /// Which of those that are meant.

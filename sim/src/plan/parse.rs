@@ -215,7 +215,7 @@ impl<'t> Words<'t> {
     fn calls(&mut self) -> Result<CallRule, PlanError> {
         let which = self.which()?;
         let call = self.take(
-            "post, unclear-post, receive-post, shut, registration, or of which kind",
+            "post, unclear-post, receive-post, shut, registration, deregistration, or of which kind",
             called,
         )?;
         if matches!(call, Call::Post(Some(_))) {
@@ -301,6 +301,7 @@ fn called(word: &str) -> Option<Call> {
         "receive-post" => return Some(Call::ReceivePost),
         "shut" => return Some(Call::Shut),
         "registration" => return Some(Call::Registration),
+        "deregistration" => return Some(Call::Deregistration),
         _ => {}
     }
     let kind = kind(word)??;

@@ -13,7 +13,7 @@ const ALL: &str = "seed 42; at 3ms link a-b/sim0 down for 1s; at 1001us port b/s
     drop 1st atomic of a->b; fail 3rd post of a with 12; fail every 1st post of any with 11; \
     fail every 1st read post of a with 22; fail 2nd atomic post of any with 95; \
     fail 2nd unclear-post of a with 5; fail every 4th receive-post of a with 12; fail 1st shut of a with 5; \
-    fail 2nd registration of a with 12";
+    fail 2nd registration of a with 12; fail 1st deregistration of a with 16";
 
 #[test]
 fn every_clause_reads_back_as_it_was_written() {
@@ -63,12 +63,12 @@ fn a_text_that_is_no_plan_is_reported_with_its_clause() {
         ("drop 1st streams of a->b", "a kind of packets", "streams"),
         (
             "fail 1st ack post of a with 12",
-            "post, unclear-post, receive-post, shut, registration, or of which kind",
+            "post, unclear-post, receive-post, shut, registration, deregistration, or of which kind",
             "ack",
         ),
         (
             "fail 1st packet post of a with 12",
-            "post, unclear-post, receive-post, shut, registration, or of which kind",
+            "post, unclear-post, receive-post, shut, registration, deregistration, or of which kind",
             "packet",
         ),
         ("fail 1st read of a with 12", "post", "of"),

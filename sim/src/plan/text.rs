@@ -114,6 +114,7 @@ impl Display for CallRule {
             Call::ReceivePost => f.write_str("receive-post")?,
             Call::Shut => f.write_str("shut")?,
             Call::Registration => f.write_str("registration")?,
+            Call::Deregistration => f.write_str("deregistration")?,
         }
         write!(f, " of {} with {}", self.host, self.errno)
     }

@@ -239,7 +239,7 @@ impl World {
         let refused = self.judge_call(device, |call| match call {
             Call::Post(kind) => kind.is_none_or(is_of),
             Call::UnclearPost => true,
-            Call::ReceivePost | Call::Shut | Call::Registration => false,
+            Call::ReceivePost | Call::Shut | Call::Registration | Call::Deregistration => false,
         });
         let taken = self.part_of(staged.len());
         refused.map(|(call, errno)| match call {
@@ -272,6 +272,12 @@ impl World {
     /// Whether the registration of a window's memory is refused: with which error number.
     pub(crate) fn judge_registration(&mut self, device: DeviceId) -> Option<i32> {
         let refused = self.judge_call(device, |call| call == Call::Registration);
+        refused.map(|(_, errno)| errno)
+    }
+
+    /// Whether the deregistration of a window's memory is refused: with which error number.
+    pub(crate) fn judge_deregistration(&mut self, device: DeviceId) -> Option<i32> {
+        let refused = self.judge_call(device, |call| call == Call::Deregistration);
         refused.map(|(_, errno)| errno)
     }
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use doorbell_core::provider::{MemoryError, Provider};
-use doorbell_core::transfer::{PieceState, Transfer};
+use doorbell_core::transfer::{PieceState, Transfer, TransferEnd};
 use doorbell_core::wire::{EndReason, RemoteWindow};
 use doorbell_core::{Deadline, Instant};
 
@@ -44,8 +44,10 @@ pub(super) struct TransferEntry<P: Provider> {
     pub(super) priority: u8,
     /// The limit on what this side gives.
     pub(super) bucket: Option<Bucket>,
-    /// Why the device did not register its memory.
+    /// Why the device did not register its memory, or did not deregister it.
     pub(super) error: Option<MemoryError>,
+    /// Whether it did not deregister it: the memory is not the application's.
+    is_kept: bool,
     /// When its limit lets the next piece go, if it did not when that was looked at.
     pub(super) not_before: Option<Instant>,
     /// Count of the pieces of the link as one of it was posted last: equals take turns by it.
@@ -71,6 +73,7 @@ impl<P: Provider> TransferEntry<P> {
             priority: 0,
             bucket: None,
             error: None,
+            is_kept: false,
             not_before: None,
             served: 0,
             is_ours,
@@ -98,8 +101,15 @@ impl<P: Provider> TransferEntry<P> {
             return Ok(());
         };
         let outcome = reach.look();
-        if self.machine.must_fence_memory() && reach.fence((makers, whom)) {
-            self.machine.fenced_memory();
+        if self.machine.must_fence_memory() {
+            let fenced = reach.fence((makers, whom));
+            if let Err(error) = fenced {
+                (self.error, self.is_kept) = (Some(error), true);
+            }
+            // One that failed is over, too, and the end says that the memory is not fenced.
+            if fenced != Ok(false) {
+                self.machine.fenced_memory();
+            }
         }
         outcome
     }
@@ -142,6 +152,10 @@ impl<P: Provider> TransferEntry<P> {
             // The application may free it now, whatever the peer answers.
             self.memory = Memory::None;
             let (counts, error) = (self.machine.counts(), self.error);
+            let end = match self.is_kept {
+                true => TransferEnd::Here(EndReason::NOT_WITHDRAWN),
+                false => end,
+            };
             return Some(TransferEvent::Ended { end, counts, error });
         }
         let bytes = self.machine.counts().landed_bytes;

@@ -28,6 +28,17 @@ struct Loan<P: Provider> {
     is_revoked: bool,
     /// Why the device did not register it.
     error: Option<MemoryError>,
+    /// Why the device did not deregister it.
+    kept: Option<MemoryError>,
+}
+
+/// End of a loan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum LoanEnd {
+    /// No peer reaches its memory by it. The error is the device's that did not register it.
+    Withdrawn(Option<MemoryError>),
+    /// The device did not deregister it, and the peer may still reach it.
+    Kept(MemoryError),
 }
 
 impl<P: Provider> Loan<P> {
@@ -97,6 +108,7 @@ impl<P: Provider> Loans<P> {
             reach: Reach::register(region, (offset, bytes), access, by),
             is_revoked: false,
             error: None,
+            kept: None,
         });
         Ok(id)
     }
@@ -150,7 +162,7 @@ impl<P: Provider> Loans<P> {
                 return Some((loan.id, error));
             }
             if loan.is_revoked {
-                loan.reach.fence((makers, whom));
+                loan.kept = loan.kept.or(loan.reach.fence((makers, whom)).err());
             }
         }
         None
@@ -172,12 +184,13 @@ impl<P: Provider> Loans<P> {
         }
     }
 
-    /// Takes out a loan whose memory no peer reaches any more, to be reported.
-    pub(super) fn take_over(&mut self) -> Option<(LoanId, Option<MemoryError>)> {
+    /// Takes out a loan whose memory no peer reaches any more, or which a device keeps in reach, to be reported.
+    pub(super) fn take_over(&mut self) -> Option<(LoanId, LoanEnd)> {
         let is_over = |loan: &Loan<P>| loan.is_revoked && matches!(loan.reach, Reach::None);
         let place = self.list.iter().position(is_over)?;
         let loan = self.list.remove(place);
-        Some((loan.id, loan.error))
+        let withdrawn = LoanEnd::Withdrawn(loan.error);
+        Some((loan.id, loan.kept.map_or(withdrawn, LoanEnd::Kept)))
     }
 
     /// Whether there is any whose end is not reported.

@@ -24,6 +24,7 @@ pub use doorbell_core::wire::EndReason;
 use doorbell_core::wire::VERSION_TRANSFERS;
 use doorbell_core::{Deadline, Instant};
 
+pub(super) use loans::LoanEnd;
 pub(super) use table::Transfers;
 pub use totals::{TransferOutcome, TransferTotals};
 
@@ -129,13 +130,15 @@ pub enum TransferEvent {
     /// The transfer is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. Memory of a
     /// [loan](crate::link::Links::lend) stays in the peer's reach: after [`TransferEnd::Done`] an honest peer writes nothing more there, and
     /// after another end it may, until the loan is revoked. A rail of a giver
-    /// that failed is shut before. A device that does not deregister memory keeps it in reach, and its leaks count that.
+    /// that failed is shut before. If the device did not deregister the memory, the end is [`EndReason::NOT_WITHDRAWN`], whatever
+    /// else happened: the peer may still write to the memory, which stays until the process ends.
     Ended {
         /// How.
         end: TransferEnd,
         /// The transfer's counts.
         counts: TransferCounts,
-        /// The error of our device, if it did not register the memory ([`EndReason::NO_MEMORY`]).
+        /// The error of our device, if it did not register the memory ([`EndReason::NO_MEMORY`]), or did not deregister it
+        /// ([`EndReason::NOT_WITHDRAWN`]).
         error: Option<MemoryError>,
     },
 }

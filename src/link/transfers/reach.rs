@@ -76,24 +76,26 @@ impl<P: Provider> Reach<P> {
     }
 
     /// Has it taken out of the peer's reach. Says whether it is.
-    pub(super) fn fence(&mut self, (makers, whom): (&Makers, Whom)) -> bool {
+    ///
+    /// # Errors
+    /// A device refused or panicked. The memory stays, in the peer's reach, and its leaks count it. This is said once.
+    pub(super) fn fence(&mut self, (makers, whom): (&Makers, Whom)) -> Result<bool, MemoryError> {
         match core::mem::replace(self, Self::None) {
             Self::None => {}
             // A key that nobody was sent may be guessed: it goes as any other, once it is there.
             Self::Registering(commission) => *self = Self::Registering(commission),
             Self::Granted(granted) => {
-                let fence = move || {
-                    drop(granted);
-                    Ok(())
-                };
-                *self = Self::Fencing(makers.make(whom, None, fence));
+                *self = Self::Fencing(makers.make(whom, None, move || granted.withdraw()));
             }
             Self::Fencing(fencing) => *self = Self::Fencing(fencing),
         }
-        // A device that panicked or refused has the memory for good, which its leaks count.
-        if matches!(self, Self::Fencing(fencing) if !matches!(fencing.take(), Ok(None))) {
+        let Self::Fencing(fencing) = self else {
+            return Ok(matches!(self, Self::None));
+        };
+        let fenced = fencing.take();
+        if !matches!(fenced, Ok(None)) {
             *self = Self::None;
         }
-        matches!(self, Self::None)
+        Ok(fenced?.is_some())
     }
 }

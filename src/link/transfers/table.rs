@@ -11,7 +11,7 @@ use doorbell_core::wire::{End, EndReason, Open, SessionFrame, VERSION, VERSION_T
 use doorbell_core::{Deadline, Instant};
 
 use super::entry::{Memory, TransferEntry};
-use super::loans::Loans;
+use super::loans::{LoanEnd, Loans};
 use super::pace::Pace;
 use super::reach::Reach;
 use super::{
@@ -519,8 +519,8 @@ impl<P: Provider> Transfers<P> {
         });
     }
 
-    /// Takes out a loan that is over, to be reported, with the error of the device that did not register it.
-    pub(in super::super) fn poll_revoked(&mut self) -> Option<(LoanId, Option<MemoryError>)> {
+    /// Takes out a loan that is over, to be reported.
+    pub(in super::super) fn poll_revoked(&mut self) -> Option<(LoanId, LoanEnd)> {
         self.loans.take_over()
     }
 

@@ -50,7 +50,10 @@ impl TransferOutcome {
                 EndReason::CANCELLED => Self::Cancelled,
                 EndReason::REFUSED | EndReason::TOO_MANY | EndReason::UNSUPPORTED => Self::Refused,
                 EndReason::DEADLINE => Self::Deadline,
-                EndReason::NO_MEMORY | EndReason::DENIED | EndReason::NOT_POSTED => Self::Device,
+                EndReason::NO_MEMORY
+                | EndReason::DENIED
+                | EndReason::NOT_POSTED
+                | EndReason::NOT_WITHDRAWN => Self::Device,
                 EndReason::NOT_FENCED => Self::Rail,
                 _ => Self::Other,
             },
@@ -160,6 +163,7 @@ mod tests {
             (EndReason::UNSUPPORTED, TransferOutcome::Refused),
             (EndReason::DEADLINE, TransferOutcome::Deadline),
             (EndReason::NO_MEMORY, TransferOutcome::Device),
+            (EndReason::NOT_WITHDRAWN, TransferOutcome::Device),
             (EndReason::DENIED, TransferOutcome::Device),
             (EndReason::NOT_POSTED, TransferOutcome::Device),
             (EndReason::NOT_FENCED, TransferOutcome::Rail),

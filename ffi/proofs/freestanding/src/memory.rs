@@ -2,7 +2,7 @@
 
 use doorbell_core::Rkey;
 use doorbell_core::provider::{
-    Arena, Attacher, DetachedSlot, DomainId, OutOfWindow, Placement, Slot, Window,
+    Arena, Attacher, DetachedSlot, DomainId, OutOfWindow, Placement, RevokeError, Slot, Window,
 };
 use doorbell_core::wire::RemoteWindow;
 
@@ -141,6 +141,9 @@ impl Window for Word {
     }
     fn is_in_flight(&self) -> bool {
         false
+    }
+    fn deregister(&mut self) -> Result<(), RevokeError> {
+        Err(RevokeError::InFlight)
     }
     fn bytes(&self) -> usize {
         8

@@ -7,8 +7,8 @@ use std::vec::Vec;
 use doorbell_core::in_flight::{InFlight, Request, storage_for};
 use doorbell_core::provider::{
     CellsError, Completion, DetachedSlot, DomainId, LentCompletion, LoneCell, Operation, OutOfWindow,
-    Placement, PostError, PostFlags, ProviderError, PushError, Refused, Rejected, Retired, SendBatch,
-    SendQueue, Slot, UnpostedReason, Window, WindowRange,
+    Placement, PostError, PostFlags, ProviderError, PushError, Refused, Rejected, Retired, RevokeError,
+    SendBatch, SendQueue, Slot, UnpostedReason, Window, WindowRange,
 };
 use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::wire::RemoteWindow;
@@ -37,6 +37,9 @@ impl Window for Word {
     }
     fn is_in_flight(&self) -> bool {
         false
+    }
+    fn deregister(&mut self) -> Result<(), RevokeError> {
+        unreachable!()
     }
     fn bytes(&self) -> usize {
         8

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use doorbell_core::Rkey;
-use doorbell_core::provider::{DomainId, OutOfWindow, Placement, Window};
+use doorbell_core::provider::{DomainId, OutOfWindow, Placement, RevokeError, Window};
 use doorbell_core::wire::RemoteWindow;
 
 /// A window at address zero.
@@ -34,6 +34,9 @@ impl Window for Memory {
     }
     fn is_in_flight(&self) -> bool {
         false
+    }
+    fn deregister(&mut self) -> Result<(), RevokeError> {
+        unreachable!()
     }
     fn bytes(&self) -> usize {
         self.0.lock().unwrap().len()
