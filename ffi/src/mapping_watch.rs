@@ -9,7 +9,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, fence};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use doorbell_core::provider::ProviderError;
 use doorbell_core::registrations::AddressRange;
@@ -91,14 +91,22 @@ pub struct MappingWatch {
 }
 
 impl MappingWatch {
-    /// The watch of this process, opened by the first call and never closed.
+    /// The watch of this process, opened by the first call that succeeds and never closed.
     ///
     /// # Errors
     /// The kernel or a filter of system calls does not allow it: `ENOSYS`, `EPERM`, or `EINVAL` for a kernel without
-    /// these events.
+    /// these events. Or the process lacks something now, as `EMFILE` says: a later call tries again.
     pub fn of_process() -> Result<&'static Self, ProviderError> {
-        static WATCH: OnceLock<Result<MappingWatch, ProviderError>> = OnceLock::new();
-        WATCH.get_or_init(Self::open).as_ref().map_err(|error| *error)
+        static WATCH: OnceLock<MappingWatch> = OnceLock::new();
+        static OPENING: Mutex<()> = Mutex::new(());
+        if let Some(watch) = WATCH.get() {
+            return Ok(watch);
+        }
+        let _alone = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        match WATCH.get() {
+            Some(watch) => Ok(watch),
+            None => Self::open().map(|watch| WATCH.get_or_init(|| watch)),
+        }
     }
 
     fn open() -> Result<Self, ProviderError> {

@@ -195,8 +195,8 @@ impl RegistrationCache {
     /// Returns whether changes of mappings are watched. If not, only memory that is guaranteed to stay mapped is cached.
     ///
     /// # Errors
-    /// A call failed when the process made its first cache, for example `userfaultfd` with `EPERM` or `ENOSYS`. Or the process
-    /// had too many caches when this one was made.
+    /// A call failed when the cache was made, or up to a second before: `userfaultfd` with `EPERM`, `ENOSYS` or `EMFILE`, for
+    /// example. A cache that is made later tries again. Or the process had too many caches when this one was made.
     pub fn watches(&self) -> Result<(), UnwatchedError> {
         self.open.service.map(|_| ())
     }
@@ -204,7 +204,9 @@ impl RegistrationCache {
     /// Returns the counts of the cache.
     #[must_use]
     pub fn statistics(&self) -> RegistrationStatistics {
-        self.open.shared.statistics()
+        let mut statistics = self.open.shared.statistics();
+        statistics.watch_failures = Service::failures();
+        statistics
     }
 }
 

@@ -69,7 +69,7 @@ impl core::error::Error for RegistrationError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnwatchedError {
-    /// A call failed when the process made its first cache. The failure holds for all later caches.
+    /// A call failed when the cache was made, or up to a second before. A cache that is made later tries again.
     Provider(ProviderError),
     /// When the cache was made, the process already had the maximum number of watching caches.
     TooManyCaches {

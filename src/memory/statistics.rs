@@ -79,6 +79,8 @@ pub struct RegistrationStatistics {
     pub entries_used: u32,
     /// Bytes held now. Bytes that are in two registrations count twice.
     pub bytes: u64,
+    /// Attempts of this process to begin the watch of mappings that failed. All caches share the watch, so each reports this number.
+    pub watch_failures: u64,
     uncached: [u64; Uncached::ALL.len()],
 }
 
@@ -92,6 +94,7 @@ impl RegistrationStatistics {
             entries: counts.entries,
             entries_used: counts.entries_used,
             bytes: counts.bytes,
+            watch_failures: 0,
             uncached,
         }
     }
