@@ -97,7 +97,7 @@ impl Default for SharedReceivesConfig {
 
 /// Completions that wake a thread that sleeps at a Worker's completion queues. Except with [`Notify::Never`], failed completions
 /// wake the thread, too. There is one exception: Soft-RoCE of Linux 6.12 and later does not notify for flushed receives with
-/// [`Notify::Solicited`].
+/// [`Notify::Solicited`]. So with that setting a thread sleeps for at most a second, and then polls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
@@ -110,7 +110,7 @@ pub enum Notify {
     /// Every completion.
     Every,
     /// Completions of this side's requests, and messages that the peer posted with [`PostFlags::SOLICITED`](crate::PostFlags).
-    /// Other messages are received when something else wakes the Worker, or at the deadline of the wait.
+    /// Other messages are received when something else wakes the Worker, at the deadline of the wait, or after a second.
     Solicited,
 }
 

@@ -20,6 +20,11 @@ use crate::worker::config::Notify;
 use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, Sends};
 
+/// Longest sleep with [`Notify::Solicited`]. Soft-RoCE of Linux 6.12 and later does not notify for flushed receives then (S23 in
+/// `docs/conformance.md`). If a channel failed and has no request of this side in flight, only a poll finds that. Default 1 s: a
+/// wake-up a second costs nothing, and a silent peer is probed only after 10 s.
+const SOLICITED_NAP: Duration = Duration::from_secs(1);
+
 /// State that a Worker keeps from one wait to the next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
@@ -33,6 +38,11 @@ impl Waiting {
             notify,
             waiter: Waiter::new(),
         }
+    }
+
+    /// Returns the longest sleep, if failures may not notify; `None` is no limit.
+    pub(super) fn sleep_at_most(&self) -> Option<Duration> {
+        (self.notify == Notify::Solicited).then_some(SOLICITED_NAP)
     }
 }
 
@@ -340,7 +350,7 @@ impl<P: Provider> Worker<P> {
 
     /// Returns the longest time that a thread may sleep before it polls again, even if no descriptor is ready; `None` is no
     /// limit. There is a limit while the Worker waits for something that no completion reports: credits, memory, or the end of a
-    /// closing.
+    /// closing. With [`Notify::Solicited`] the limit is always a second or less, since a failure may not notify.
     #[must_use]
     pub fn sleep_at_most(&self) -> Option<Duration> {
         let quiet = !self.sends.awaits_credits()
@@ -350,7 +360,9 @@ impl<P: Provider> Worker<P> {
         let submitted = self.sends.submissions.sleep_at_most();
         let probed = self.upkeep.sleep_at_most(|| self.context.now());
         let nap = (!quiet).then_some(NAP);
-        nap.into_iter().chain(submitted).chain(probed).min()
+        let unnotified = self.waiting.sleep_at_most();
+        let limits = nap.into_iter().chain(submitted).chain(probed);
+        limits.chain(unnotified).min()
     }
 
     /// Checks the credits of channels that want some. Returns how many of them have credits now.

@@ -5,9 +5,11 @@ use std::thread;
 use std::time::Instant;
 
 use crate::fabric::{End, LONG, SOON, pair, pair_notified, pair_on, small};
-use doorbell::provider::Clock as _;
-use doorbell::{Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError, Woken};
-use doorbell_sim::{Fabric, Host, LinkConfig};
+use doorbell::provider::{Clock as _, Rkey};
+use doorbell::{
+    Event, Lease, Notify, Operation, PostFlags, RemoteAddress, SendErrorKind, Wait, WaitError, Woken,
+};
+use doorbell_sim::{Fabric, Host, LinkConfig, Quirks};
 
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -184,6 +186,24 @@ fn where_only_the_solicited_wake_others_wait() {
         assert_eq!(fabric.now() < until, woken, "{:?} after {began:?}", fabric.now());
         assert!(fabric.now() >= began.after(SHORT));
     }
+}
+
+/// Rxe of 6.12 and later notifies no thread of flushed receives that waits for solicited completions (S23).
+#[test]
+fn a_failure_that_notifies_nobody_is_found_within_a_second() {
+    let fabric = Fabric::builder().quirks(Quirks::RXE_6_12).driven().build();
+    let (mut a, mut b) = pair_on(&fabric, small(), small(), Notify::Solicited);
+    let id = b.id();
+    let denied = Operation::Write(RemoteAddress::new(0, Rkey(1)));
+    b.worker().channel(id).unwrap().post_inline(denied, &[7]).unwrap();
+    let (began, mut failed) = (fabric.now(), false);
+    let deadline = a.worker().within(LONG);
+    let woken = a.worker().wait(SLEEP, deadline, |_, event| {
+        failed |= matches!(event, Event::ChannelFailed { .. });
+    });
+    assert_eq!((woken, failed), (Ok(Woken::Progress), true));
+    let took = fabric.now().to_ns() - began.to_ns();
+    assert!(took <= 1_000_000_000, "{took} ns");
 }
 
 #[test]

@@ -158,7 +158,8 @@ impl<P: Provider> Sleeper<P> for ReceiveWorker<P> {
         None
     }
     fn sleep(&self) -> Sleep<'_, P> {
-        let at_most = self.receives.awaits_memory().then_some(NAP);
+        let nap = self.receives.awaits_memory().then_some(NAP);
+        let at_most = nap.or_else(|| self.waiting.sleep_at_most());
         Sleep {
             receive_completions: Some(&self.receives.completions),
             send_completions: None,
