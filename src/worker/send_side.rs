@@ -129,7 +129,7 @@ impl<P: Provider> SendSide<P> {
                 Some(false) => noticed.notify(index),
                 None => {}
             }
-            if notice.keep_wanting(noticed, index, sender.wants_credits()) {
+            if notice.keep_wanting(noticed, index, sender.wants_credits()) && is_open {
                 listed.note_wanting(index, wanting);
             }
             if is_left || (is_open && sender.has_unreported()) {

@@ -69,9 +69,11 @@ impl<P: Provider> SendSide<P> {
             let Some((listed, channel)) = entry.split() else {
                 return false;
             };
+            let is_open = channel.is_open();
             let SendHalf { sender, notice, .. } = channel.send_half();
             came = came.saturating_add(u32::from(sender.credits_came()));
-            listed.is_wanting = notice.keep_wanting(noticed, index, sender.wants_credits());
+            // No credits come to a lost channel, which may stay until the application closes it.
+            listed.is_wanting = notice.keep_wanting(noticed, index, sender.wants_credits()) && is_open;
             listed.is_wanting
         });
         came

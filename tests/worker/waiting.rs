@@ -246,3 +246,20 @@ fn a_channel_that_wanted_credits_may_be_closed() {
     let sleep = b.worker().ready_to_sleep(|_, _| {}).unwrap().unwrap();
     assert_eq!(sleep.at_most(), None);
 }
+
+/// No credits come to it any more, and it stays until the application closes it.
+#[test]
+fn a_channel_that_wanted_credits_and_failed_lets_the_worker_sleep() {
+    let (_a, mut b) = pair_that(Notify::Every);
+    flood(&mut b);
+    let id = b.id();
+    let denied = Operation::Write(RemoteAddress::new(0, Rkey(1)));
+    b.worker().channel(id).unwrap().post_inline(denied, &[7]).unwrap();
+    b.until(|event| matches!(event, Event::ChannelFailed { .. }).then_some(()));
+    let at_most = loop {
+        if let Some(sleep) = b.worker().ready_to_sleep(|_, _| {}).unwrap() {
+            break sleep.at_most();
+        }
+    };
+    assert_eq!(at_most, None);
+}
