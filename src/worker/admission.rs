@@ -251,6 +251,7 @@ impl<P: Provider> Worker<P> {
         }
         entry.channel = Some(channel);
         entry.is_admitted = true;
+        self.receives.early.note_admitted();
         self.note_leases();
         Ok(id)
     }
