@@ -1,7 +1,7 @@
 //! Memory for the cells of a Worker's channels. Each block is registered once, and later channels use it again.
 
 use core::iter;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use doorbell_core::in_flight::storage_for;
 use doorbell_core::provider::{
@@ -14,6 +14,9 @@ pub(crate) const BLOCK_BYTES: u32 = 1 << 16;
 /// The blocks of a Worker. The cells of a channel return to their block when the queue pair is destroyed, on any thread.
 pub(crate) struct Cells<P: Provider> {
     blocks: Mutex<Vec<Block<P>>>,
+    /// Held by a thread that gives a queue its cells, so that two do not register a block each. A registration takes long, so nobody else
+    /// waits for this lock.
+    furnishing: Mutex<()>,
     placement: PlacementConfig,
 }
 
@@ -43,13 +46,19 @@ impl<P: Provider> Cells<P> {
         placement.pages = Pages::Ordinary;
         Self {
             blocks: Mutex::default(),
+            furnishing: Mutex::default(),
             placement,
         }
     }
 
-    /// Counts the registered blocks and their cells.
+    /// Locks the list, for microseconds. No operation leaves it inconsistent, so a poisoned lock can be used.
+    fn blocks(&self) -> MutexGuard<'_, Vec<Block<P>>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the registered blocks and their cells. Does not wait while a block is being registered.
     pub(crate) fn counts(&self) -> CellCounts {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.blocks();
         let mut counts = CellCounts::default();
         for Block { arena, .. } in blocks.iter_mut() {
             let cells = arena.slots();
@@ -76,18 +85,20 @@ impl<P: Provider> Cells<P> {
         let (Some(cells), 1..) = (cells, cell_bytes) else {
             return Ok(());
         };
-        // No operation leaves the list inconsistent, so a poisoned lock can be used.
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.furnishing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.blocks();
         let mut has_room = blocks
             .iter_mut()
             .position(|block| block.cell_bytes == cell_bytes && block.arena.free_slots() >= cells);
         if has_room.is_none() {
+            drop(blocks);
             let of_a_block = BLOCK_BYTES.checked_div(cell_bytes).unwrap_or(0);
             let arena = domain.arena(&ArenaConfig {
                 slots: cells.max(of_a_block),
                 slot_bytes: cell_bytes,
                 placement: self.placement,
             })?;
+            blocks = self.blocks();
             has_room = Some(blocks.len());
             blocks.push(Block { arena, cell_bytes });
         }
