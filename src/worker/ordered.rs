@@ -21,6 +21,8 @@ pub(super) struct Ordered {
     schedule: Schedule,
     /// By the index of the channel.
     flows: Vec<Flow>,
+    /// The channels with requests in `flows`, as far as polls have noticed.
+    busy: ChannelList,
     /// The channels that may have more to post in this poll.
     waiting: Waiting,
     /// The bytes of one turn. A turn ends with the request that reaches this number.
@@ -39,6 +41,8 @@ pub(super) struct Flow {
     count: usize,
     /// The bytes of all these requests.
     bytes: u64,
+    /// Whether the channel is on the list of busy ones.
+    is_busy: bool,
 }
 
 impl Flow {
@@ -103,6 +107,7 @@ impl Ordered {
         Self {
             schedule: Schedule::new(classes, now),
             flows: Vec::new(),
+            busy: ChannelList::default(),
             waiting: Waiting::new(),
             turn_bytes: u64::from(classes.bytes_ahead_max / 8).max(1),
         }
@@ -111,6 +116,7 @@ impl Ordered {
     /// Makes room for `channels` channels, and begins the flow of this one anew.
     pub(super) fn make_room<P: Provider>(&mut self, channels: usize, half: &SendHalf<P>) {
         self.waiting.make_room(channels);
+        self.busy.make_room(channels);
         if channels > self.flows.len() {
             self.flows.resize_with(channels, Flow::default);
         }
@@ -118,6 +124,7 @@ impl Ordered {
             *flow = Flow {
                 class: half.class,
                 under_way: vec![0; half.limits().send_depth as usize].into_boxed_slice(),
+                is_busy: flow.is_busy,
                 ..Flow::default()
             };
         }
@@ -135,16 +142,22 @@ impl Ordered {
         let Self {
             schedule,
             flows,
+            busy,
             waiting,
             turn_bytes,
         } = self;
         let now = clock.now();
         let mut ahead: Ahead = [0; CLASSES_MAX];
-        for (index, flow) in flows.iter_mut().enumerate().filter(|(_, flow)| flow.bytes > 0) {
-            let channel = channel_apart(entries, index).filter(|(channel, _)| channel.is_open());
+        busy.retain(|index| {
+            let Some(flow) = flows.get_mut(index as usize) else {
+                return false;
+            };
+            let channel = channel_apart(entries, index as usize).filter(|(channel, _)| channel.is_open());
             flow.trim(channel.map_or(0, |(channel, _)| channel.send_half().sender.in_flight()));
             schedule.note(flow.class, &mut ahead, flow.bytes);
-        }
+            flow.is_busy = flow.count > 0;
+            flow.is_busy
+        });
         waiting.clear();
         for index in listed.listed() {
             if let Some(flow) = flows.get(*index as usize) {
@@ -173,6 +186,7 @@ impl Ordered {
             if posted == 0 {
                 continue;
             }
+            flow.is_busy = flow.is_busy || busy.put(index);
             schedule.charge((class, &mut flow.turn), posted, now);
             schedule.note(class, &mut ahead, posted);
             waiting.wait(class, flow.turn, index);
