@@ -4,9 +4,10 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use doorbell_sandbox::{Mark, open_node};
@@ -68,6 +69,17 @@ impl Pace {
 
 /// Number of contexts that this process opened for all sandboxes. Each mark has a unique number.
 static OPENED: AtomicU32 = AtomicU32::new(0);
+
+/// Opens a plain file for reading. The kind of the opened file is checked, and opening waits for no writer of a pipe.
+pub(crate) fn open_plain_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is not a plain file"))
+    }
+}
 
 impl Host {
     pub(crate) fn new(policy: &Policy) -> Self {

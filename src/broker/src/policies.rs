@@ -1,10 +1,10 @@
 //! The policies of a listener: one file for all containers, or a folder from which each container selects one.
 
 use core::fmt;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use crate::host::open_plain_file;
 use crate::policy::{Policy, PolicyError};
 
 /// Maximum length of a policy in bytes.
@@ -118,14 +118,14 @@ impl Policy {
     /// Reads a policy from a file, and checks its values.
     ///
     /// # Errors
-    /// The file cannot be read, is longer than 1 MiB, or is not a valid policy.
+    /// The file cannot be read, is not a plain file, is longer than 1 MiB, or is not a valid policy.
     pub fn read(path: &Path) -> Result<Self, PoliciesError> {
         let at = |error| PoliciesError::File {
             path: path.to_owned(),
             error,
         };
         let mut bytes = Vec::new();
-        let file = File::open(path).map_err(at)?;
+        let file = open_plain_file(path).map_err(at)?;
         let mut file = file.take(POLICY_BYTES_MAX.saturating_add(1));
         file.read_to_end(&mut bytes).map_err(at)?;
         // A truncated policy could be valid, and differ.
@@ -148,6 +148,8 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::Policies;
 
@@ -190,5 +192,22 @@ mod tests {
         fs::write(policies.join("long.toml"), long).unwrap();
         let error = of_folder.choose("long").unwrap_err().to_string();
         assert!(error.ends_with("1048576 bytes at most"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        // No process ever writes to it.
+        let pipe = folder.path().join("pipe.toml");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        fs::create_dir(folder.path().join("folder.toml")).unwrap();
+        let of_folder = Policies::new(folder.path()).unwrap();
+        for name in ["pipe", "folder"] {
+            let error = of_folder.choose(name).unwrap_err().to_string();
+            let said = format!("{name}.toml: it is not a plain file");
+            assert!(error.ends_with(&said), "{error}");
+        }
+        let error = Policies::new(&pipe).unwrap_err().to_string();
+        assert!(error.ends_with("pipe.toml: it is not a plain file"), "{error}");
     }
 }
