@@ -376,7 +376,7 @@ impl ProgressFrame {
 }
 
 /// The reason why a side ended a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EndReason(pub u8);
 
 impl EndReason {
@@ -404,6 +404,26 @@ impl EndReason {
     pub const UNSUPPORTED: Self = Self(11);
     /// The taker's device did not deregister the memory, so the peer may still write to it. No frame carries it: it is of this side alone.
     pub const NOT_WITHDRAWN: Self = Self(12);
+}
+
+impl fmt::Debug for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Self::DONE => "DONE",
+            Self::CANCELLED => "CANCELLED",
+            Self::DEADLINE => "DEADLINE",
+            Self::REFUSED => "REFUSED",
+            Self::TOO_MANY => "TOO_MANY",
+            Self::NO_MEMORY => "NO_MEMORY",
+            Self::UNKNOWN => "UNKNOWN",
+            Self::DENIED => "DENIED",
+            Self::NOT_POSTED => "NOT_POSTED",
+            Self::NOT_FENCED => "NOT_FENCED",
+            Self::UNSUPPORTED => "UNSUPPORTED",
+            Self::NOT_WITHDRAWN => "NOT_WITHDRAWN",
+            Self(number) => return write!(f, "EndReason({number})"),
+        })
+    }
 }
 
 impl fmt::Display for EndReason {

@@ -10,7 +10,7 @@ use doorbell_core::provider::{LookFailure, OutOfWindow, PostError, ProviderError
 use doorbell_core::rail::{NotChosen, Verdict};
 use doorbell_core::session::{FinalReason, PushRefusal, RequestRefusal, UnknownReason, Violation};
 use doorbell_core::wire::{
-    InstanceId, NoRails, NotAdvertisable, RefusalReason, Reject, RejectReason, SpeedClass,
+    EndReason, InstanceId, NoRails, NotAdvertisable, RefusalReason, Reject, RejectReason, SpeedClass,
 };
 use doorbell_core::{
     Gid, GidKind, IpPrefix, Lkey, Mtu, ParsePrefixError, PortState, PrefixError, QpState, Qpn, Rank,
@@ -222,6 +222,29 @@ fn of_handshakes() {
             "not now: the handshake is bringing a queue pair to RTS",
         ),
     ]);
+}
+
+#[test]
+fn of_ends_of_transfers() {
+    let names = [
+        "DONE",
+        "CANCELLED",
+        "DEADLINE",
+        "REFUSED",
+        "TOO_MANY",
+        "NO_MEMORY",
+        "UNKNOWN",
+        "DENIED",
+        "NOT_POSTED",
+        "NOT_FENCED",
+        "UNSUPPORTED",
+        "EndReason(12)",
+    ];
+    for (number, name) in (1..).zip(names) {
+        assert_eq!(format!("{:?}", EndReason(number)), name);
+    }
+    assert_eq!(format!("{:?}", EndReason::CANCELLED), "CANCELLED");
+    assert_eq!(EndReason::CANCELLED.to_string(), "cancelled");
 }
 
 #[test]
