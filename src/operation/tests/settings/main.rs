@@ -462,6 +462,27 @@ fn a_file_is_read_and_one_that_is_not_there_is_named() {
         error.ends_with(":1: a settings file has at most 65536 bytes"),
         "{error}"
     );
+    // The limit is within the last character.
+    std::fs::write(&path, "#".repeat(65_536) + "\u{20ac}").unwrap();
+    let error = settings.file(&path).unwrap_err().to_string();
+    assert!(
+        error.ends_with(":1: a settings file has at most 65536 bytes"),
+        "{error}"
+    );
+    for (bytes, said) in [
+        (
+            "# 1\n# \u{20ac}".as_bytes().split_last().unwrap().1,
+            ":2: the file ends within a UTF-8 character: it may be truncated, so write it again",
+        ),
+        (
+            b"# 1\n# \xff\n# 3\n".as_slice(),
+            ":2: not valid UTF-8: save the file as UTF-8",
+        ),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        let error = settings.file(&path).unwrap_err().to_string();
+        assert!(error.ends_with(said), "{error}");
+    }
     let missing = folder.join("missing.toml");
     let error = settings.file(&missing).unwrap_err().to_string();
     // The error has no line to name.
