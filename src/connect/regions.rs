@@ -10,7 +10,7 @@ use doorbell_core::provider::{
 use doorbell_ffi::{DmabufError, DmabufRange, Rdma, StableMemory};
 
 use crate::connect::node::Node;
-use crate::memory::{Region, RegionCache, RegistrationCacheConfig};
+use crate::memory::{NO_BYTES, Region, RegionCache, RegistrationCacheConfig};
 use crate::worker::Worker;
 
 impl<P: Provider, N: Network> Node<P, N> {
@@ -18,7 +18,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// takes milliseconds for large regions. Each registration counts separately towards the limit on locked memory.
     ///
     /// # Errors
-    /// The size is zero, there is no Worker ([`MemoryError::Misuse`]), a device refused, or a required placement is not available.
+    /// The size is zero or there is no Worker ([`MemoryError::Misuse`]), a device refused, or a required placement is not available.
     pub fn region(
         &self,
         workers: &[Worker<P>],
@@ -26,6 +26,9 @@ impl<P: Provider, N: Network> Node<P, N> {
         placement: &PlacementConfig,
     ) -> Result<Region<P>, MemoryError> {
         let (first, domains) = domains(workers)?;
+        if bytes == 0 {
+            return Err(NO_BYTES);
+        }
         let mut config = WindowConfig::new(bytes, RemoteAccess::NONE);
         config.placement = *placement;
         Ok(Region::new(
@@ -40,9 +43,12 @@ impl<N: Network> Node<Rdma, N> {
     /// Registers memory of the caller with each Worker's device. The `memory` value is dropped after all devices have deregistered it.
     ///
     /// # Errors
-    /// The memory is empty, there is no Worker ([`MemoryError::Misuse`]), or a device refused.
+    /// The memory is empty or there is no Worker ([`MemoryError::Misuse`]), or a device refused.
     pub fn adopt_region(&self, workers: &[Worker], memory: impl StableMemory) -> Result<Region, MemoryError> {
         let (first, domains) = domains(workers)?;
+        if memory.region().1 == 0 {
+            return Err(NO_BYTES);
+        }
         let window = first.domain.adopt_window(memory, RemoteAccess::NONE)?;
         Ok(Region::new(window, domains, first.reaper())?)
     }

@@ -2,7 +2,11 @@
 
 use core::fmt;
 
-use doorbell_core::provider::ProviderError;
+use doorbell_core::provider::{MemoryError, ProviderError};
+
+/// A caller asked for a window or a region without a byte.
+pub(crate) const NO_BYTES: MemoryError =
+    MemoryError::Misuse("cannot register 0 bytes of memory: ask for 1 byte or more");
 
 /// Reason why memory was not registered. The cache may have evicted unused registrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

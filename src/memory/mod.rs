@@ -94,6 +94,7 @@ mod tests;
 
 pub use cache::{Registration, RegistrationCache, RegistrationCacheConfig};
 pub use doorbell_ffi::{DmabufError, DmabufRange, LentMemory, StableMemory};
+pub(crate) use error::NO_BYTES;
 pub use error::{RegistrationError, RegistrationRefused, UnwatchedError};
 pub use lent::{LentWindow, RegionCache};
 pub(crate) use region::GrantedRegion;

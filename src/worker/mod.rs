@@ -75,6 +75,7 @@ use doorbell_ffi::Rdma;
 
 use crate::error::NodeError;
 use crate::machine::reaper::{Reaped, Reaper};
+use crate::memory::NO_BYTES;
 use crate::worker::cells::Cells;
 use crate::worker::half::usable;
 
@@ -452,8 +453,11 @@ impl<P: Provider> Worker<P> {
     /// Allocates and registers zeroed memory that peers may access once they have its key.
     ///
     /// # Errors
-    /// The size is zero, the device refused, or a required placement is not available.
+    /// The size is zero ([`MemoryError::Misuse`]), the device refused, or a required placement is not available.
     pub fn window(&self, config: &WindowConfig) -> Result<LocalWindow<P>, MemoryError> {
+        if config.bytes == 0 {
+            return Err(NO_BYTES);
+        }
         Ok(LocalWindow::new(self.domain.window(config)?, self.reaper()))
     }
 

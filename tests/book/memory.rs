@@ -4,7 +4,8 @@ use doorbell::connect::FlushError;
 use doorbell::link::{FinalReason, TransferRefusal};
 use doorbell::memory::{DmabufError, RegistrationError, UnwatchedError};
 use doorbell::provider::{
-    MemoryError, Pages, PlacementConfig, PushError, RevokeError, Shortfall, WcStatus, Wish,
+    MemoryError, Pages, PlacementConfig, PushError, RemoteAccess, RevokeError, Shortfall, WcStatus,
+    WindowConfig, Wish,
 };
 use doorbell::worker::{RingError, SubmitterConfig};
 use doorbell::{Node, Trust, WorkerConfig};
@@ -81,9 +82,13 @@ fn errors_of_memory_and_registrations() {
     let mut workers = node.workers(&WorkerConfig::default()).unwrap();
     let none = workers[0].submitters(0, &SubmitterConfig::default());
     let no_workers = node.region(&[], 4096, &PlacementConfig::DEFAULT);
+    let no_bytes = node.region(&workers, 0, &PlacementConfig::DEFAULT);
+    let no_window = workers[0].window(&WindowConfig::new(0, RemoteAccess::NONE));
+    assert_eq!(no_window.unwrap_err(), *no_bytes.as_ref().unwrap_err());
     let printed = texts![
         none.unwrap_err(),
         no_workers.unwrap_err(),
+        no_bytes.unwrap_err(),
         MemoryError::Unreachable("a call of a device panicked on a helper thread"),
         RevokeError::InFlight,
         RevokeError::Provider(failed("ibv_dereg_mr", 16)),
