@@ -91,7 +91,7 @@ pub struct MappingWatch {
 }
 
 impl MappingWatch {
-    /// The watch of this process, opened by the first call that succeeds and never closed.
+    /// Returns the watch of this process. The first call that succeeds opens it, and it is never closed.
     ///
     /// # Errors
     /// The kernel or a filter of system calls does not allow it: `ENOSYS`, `EPERM`, or `EINVAL` for a kernel without

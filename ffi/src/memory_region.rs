@@ -98,23 +98,23 @@ impl Hold {
         self.rkey
     }
 
-    /// Deregisters, and returns the domain, which this held.
+    /// Deregisters the memory, and returns the domain.
     ///
     /// # Errors
-    /// The device refused, and keeps its hold: the memory must stay, and the domain with it. It may be asked again.
+    /// The device refused, and keeps its hold, so the memory and the domain have to stay. The call may be repeated.
     ///
     /// # Safety
     /// After it returned `Ok` the value is not used.
     #[doc(alias = "ibv_dereg_mr")]
     pub(crate) unsafe fn deregister(&mut self) -> Result<Arc<DomainInner>, ProviderError> {
-        // SAFETY: registered, and deregistered nowhere else (ibv_dereg_mr(3)). A call that failed left it as it was.
+        // SAFETY: registered, and deregistered only here (ibv_dereg_mr(3)). A failed call changed nothing.
         let status = unsafe { rdma_sys::ibv_dereg_mr(self.mr.as_ptr()) };
         errno::from_value("ibv_dereg_mr", status)?;
         // SAFETY: taken here once, since the caller does not use the value afterwards.
         Ok(unsafe { ManuallyDrop::take(&mut self.domain) })
     }
 
-    /// Deregisters. If the device refuses, the hold stays for good, and is counted.
+    /// Deregisters the memory. If the device refuses, it keeps its hold until the process ends, and that is counted.
     ///
     /// # Safety
     /// The value is not used afterwards.
@@ -126,8 +126,8 @@ impl Hold {
     }
 }
 
-/// A registered region. Dropping it deregisters, then lets go of the memory. If the device refuses, both are leaked with the protection
-/// domain they belong to, and counted.
+/// A registered region. Dropping it deregisters the memory and then gives it up. If the device refuses, the registration
+/// and the memory are leaked, with their protection domain, and that is counted.
 pub(crate) struct MemoryRegion {
     domain: DomainId,
     lkey: Lkey,
@@ -141,9 +141,9 @@ pub(crate) struct MemoryRegion {
 enum By {
     /// A registration for this use alone.
     Own(Hold),
-    /// One that others use, too: dropping this ends the use of it.
+    /// A registration that others use as well. Dropping the value ends this use of it.
     Shared { _use: Box<dyn Send + Sync> },
-    /// None any more.
+    /// The registration has ended.
     Over,
 }
 
@@ -225,7 +225,7 @@ impl MemoryRegion {
         &self.region
     }
 
-    /// Deregisters. The memory is kept until the drop. A use of a shared registration, which gives peers no right, ends only then.
+    /// Deregisters the memory, which is kept until the drop. A use of a shared registration, which gives peers no right, ends only then.
     ///
     /// # Errors
     /// The device refused. Nothing changed.
@@ -262,7 +262,7 @@ impl Drop for MemoryRegion {
         }
         // The use of a shared registration ends first.
         self.by = By::Over;
-        // SAFETY: dropped once; the device has let go of it, or has it by a registration that outlives its uses.
+        // SAFETY: dropped once. The device has no hold on the memory any more, or its hold is a shared registration, which may outlive its uses.
         unsafe { ManuallyDrop::drop(&mut self.region) };
     }
 }

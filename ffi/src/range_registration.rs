@@ -123,7 +123,7 @@ impl RangeRegistration {
 impl Drop for RangeRegistration {
     fn drop(&mut self) {
         // If the device refuses, the pages stay pinned.
-        // SAFETY: called here once, the value being dropped.
+        // SAFETY: called here once, as the value is dropped.
         unsafe { self.hold.give_up() };
     }
 }

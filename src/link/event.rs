@@ -68,19 +68,19 @@ pub enum LinkEvent<'m> {
         /// The event.
         event: TransferEvent,
     },
-    /// Nothing on the wire writes to the memory of a loan any more: it is the application's alone.
+    /// A loan ended: the peer can no longer access its memory.
     Revoked {
         /// The loan.
         loan: LoanId,
         /// The error of a device of this side that did not register the memory.
         error: Option<MemoryError>,
     },
-    /// A loan is over, and our device did not deregister its memory. So the peer may still access the memory, which stays until the
-    /// process ends. Do not use it again. This event comes in place of [`LinkEvent::Revoked`].
+    /// A loan ended, but a device of this side did not deregister its memory. The peer may still access the memory, which stays registered
+    /// until the process ends: do not use it again. This event replaces [`LinkEvent::Revoked`].
     NotRevoked {
         /// The loan.
         loan: LoanId,
-        /// The error of our device.
+        /// The error of that device.
         error: MemoryError,
     },
     /// An event of the link's session: messages that are done, the state of rails and of the link, and its end.

@@ -170,7 +170,7 @@ pub enum RevokeError {
     /// Requests of this host that name ranges of the window are in flight. Poll until they are done, drop leases without bytes that a
     /// refused batch returned for such ranges, and try again.
     InFlight,
-    /// The device refused. The memory is not the owner's alone: destroy the queue pairs of the peers, or try again.
+    /// The device refused. Peers can still access the memory: destroy the queue pairs of the peers, or try again.
     Provider(ProviderError),
 }
 
@@ -190,7 +190,7 @@ impl fmt::Display for RevokeError {
 
 impl core::error::Error for RevokeError {}
 
-/// Memory a peer may read or write at any time, so that no reference to it ever exists.
+/// Memory that a peer may read or write at any time, so that no reference to it ever exists.
 ///
 /// A copy that overlaps a write, by the peer or by another thread, may be torn: each byte has a value that it had at some
 /// time during the copy. The bytes are stable after the peer has finished, as a completion or an application message shows.
@@ -222,15 +222,15 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// dropping the window withdraws the peer's rights only after the last of them is gone.
     fn is_in_flight(&self) -> bool;
 
-    /// Deregisters the memory now, and not only as the window is dropped. Once this returns `Ok`, no peer can access the memory by the
+    /// Deregisters the memory before the window is dropped. Once this returns `Ok`, no peer can access the memory by the
     /// key of this window, and requests that name ranges of it fail. The memory is kept until the drop.
     ///
     /// # Errors
-    /// Nothing changed. The call may be made again, and so does the drop. If the device refuses at the drop, too, the memory stays
+    /// Nothing changed. The call may be repeated, and the drop repeats it. If the device refuses that, too, the memory stays
     /// registered until the process ends.
     fn deregister(&mut self) -> Result<(), RevokeError>;
 
-    /// How its memory was placed when it was made.
+    /// The placement of its memory at creation.
     fn placement(&self) -> Placement;
 
     /// Returns the address and key that a peer needs for access. They are all that access needs, so give them only to

@@ -139,8 +139,8 @@ pub struct Ended {
 pub enum Reservation {
     /// A place is reserved. Register the memory, then call [`Table::commit`] or [`Table::abandon`].
     Reserved(EntryId),
-    /// There is a place once registrations that left are deregistered. Take the retired ones ([`Table::take_retired`]). If there is
-    /// none left, others took them: wait until they report [`Table::deregistered`]. Reserve again afterwards.
+    /// There is room after retired registrations are deregistered. Take them by [`Table::take_retired`]. If none is left, other
+    /// threads took them: wait until they report [`Table::deregistered`]. Then reserve again.
     DeregisterFirst,
     /// Registrations in use leave no room within the limits. Nothing was evicted, unless lookups took idle registrations meanwhile.
     Full,

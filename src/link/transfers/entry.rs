@@ -44,11 +44,11 @@ pub(super) struct TransferEntry<P: Provider> {
     pub(super) priority: u8,
     /// The rate limit on the bytes that this side gives.
     pub(super) bucket: Option<Bucket>,
-    /// Why the device did not register its memory, or did not deregister it.
+    /// Why a device did not register its memory, or did not deregister it.
     pub(super) error: Option<MemoryError>,
-    /// Whether it did not deregister it: the memory is not the application's.
+    /// Whether a device did not deregister the memory, so that the peer can still access it.
     is_kept: bool,
-    /// When its limit lets the next piece go, if it did not when that was looked at.
+    /// When its rate limit permits the next piece, if the limit delayed it at the last check.
     pub(super) not_before: Option<Instant>,
     /// The link's count of posts when this transfer last posted. Transfers of equal priority take turns by it.
     pub(super) served: u64,

@@ -36,9 +36,9 @@ struct Loan<P: Provider> {
 /// End of a loan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum LoanEnd {
-    /// No peer reaches its memory by it. The error is the device's that did not register it.
+    /// The peer cannot access the memory any more. The error is that of a device that did not register it.
     Withdrawn(Option<MemoryError>),
-    /// The device did not deregister it, and the peer may still reach it.
+    /// A device did not deregister the memory, so the peer may still access it.
     Kept(MemoryError),
 }
 
@@ -185,7 +185,7 @@ impl<P: Provider> Loans<P> {
         }
     }
 
-    /// Takes out a loan whose memory no peer reaches any more, or which a device keeps in reach, to be reported.
+    /// Removes and returns a revoked loan, to be reported: the peer cannot access its memory any more, or a device failed to deregister it.
     pub(super) fn take_over(&mut self) -> Option<(LoanId, LoanEnd)> {
         let is_over = |loan: &Loan<P>| loan.is_revoked && matches!(loan.reach, Reach::None);
         let place = self.list.iter().position(is_over)?;

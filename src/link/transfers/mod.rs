@@ -129,17 +129,17 @@ pub enum TransferEvent {
         /// The bytes a second since the previous progress event.
         bytes_per_second: u64,
     },
-    /// The transfer is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. Memory of a
-    /// [loan](crate::link::Links::lend) stays in the peer's reach: after [`TransferEnd::Done`] an honest peer writes nothing more there, and
-    /// after another end it may, until the loan is revoked. A rail of a giver
-    /// that failed is shut before. If the device did not deregister the memory, the end is [`EndReason::NOT_WITHDRAWN`], whatever
-    /// else happened: the peer may still write to the memory, which stays until the process ends.
+    /// The transfer is over, and the application owns the memory again: the peer cannot access it, and no request of this transfer uses it.
+    /// A giver's failed rails are shut before. The peer can still access memory of a [loan](crate::link::Links::lend): after
+    /// [`TransferEnd::Done`] an honest peer writes nothing more there, and after another end it may, until the loan is revoked. If a device
+    /// did not deregister the memory, the end is [`EndReason::NOT_WITHDRAWN`], and the peer may still write to the memory, which
+    /// stays registered until the process ends.
     Ended {
         /// How it ended.
         end: TransferEnd,
         /// The transfer's counts.
         counts: TransferCounts,
-        /// The error of our device, if it did not register the memory ([`EndReason::NO_MEMORY`]), or did not deregister it
+        /// The error of a device of this side that did not register the memory ([`EndReason::NO_MEMORY`]), or did not deregister it
         /// ([`EndReason::NOT_WITHDRAWN`]).
         error: Option<MemoryError>,
     },

@@ -75,10 +75,10 @@ impl<P: Provider> Reach<P> {
         }
     }
 
-    /// Has it taken out of the peer's reach. Says whether it is.
+    /// Begins or continues to deregister the memory. Returns whether the peer has no access any more.
     ///
     /// # Errors
-    /// A device refused or panicked. The memory stays, in the peer's reach, and its leaks count it. This is said once.
+    /// A device refused or panicked. The peer keeps its access, and the device's leaks count the memory. The error is returned once.
     pub(super) fn fence(&mut self, (makers, whom): (&Makers, Whom)) -> Result<bool, MemoryError> {
         match core::mem::replace(self, Self::None) {
             Self::None => {}

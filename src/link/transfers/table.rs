@@ -536,7 +536,7 @@ impl<P: Provider> Transfers<P> {
         });
     }
 
-    /// Takes out a loan that is over, to be reported.
+    /// Removes and returns a loan that is over, to be reported.
     pub(in super::super) fn poll_revoked(&mut self) -> Option<(LoanId, LoanEnd)> {
         self.loans.take_over()
     }
