@@ -214,8 +214,11 @@ impl<P: Provider> GrantedRegion<P> {
     /// # Errors
     /// A device refused, and the peer keeps its access over that device. The memory of the region stays.
     pub(crate) fn withdraw(mut self) -> Result<(), MemoryError> {
-        let windows = self.0.iter_mut();
-        let outcome = windows.fold(Ok(()), |outcome, window| outcome.and(window.deregister()));
+        let mut outcome = Ok(());
+        // Each of them, also after one that was refused.
+        for window in &mut self.0 {
+            outcome = outcome.and(window.deregister());
+        }
         outcome.map_err(|error| match error {
             RevokeError::Provider(error) => MemoryError::Provider(error),
             _ => MemoryError::Unreachable("requests of this host name a part that is granted to a peer"),

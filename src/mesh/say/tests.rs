@@ -30,8 +30,10 @@ impl Member {
             .host(&name, vec![PortConfig::new(&name, &[prefix])])
             .unwrap();
         let node = Arc::new(Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap());
-        let mut own = WorkerConfig::default();
-        own.slot_bytes = 16 << 10;
+        let own = WorkerConfig {
+            slot_bytes: 16 << 10,
+            ..WorkerConfig::default()
+        };
         let workers = node.workers(&own).unwrap();
         let config = MeshConfig::new(Rank::new(rank).unwrap(), 2, 1);
         let mesh = Mesh::new(&node, &workers, &config).unwrap();
