@@ -19,6 +19,7 @@ use doorbell_core::network::{Network, NetworkError, WaitBeside, Waited};
 use doorbell_core::{Clock, Deadline, Instant};
 
 use crate::errno::ENETDOWN;
+use crate::real_time::Turns;
 use crate::stream::{AcceptorKey, StreamKey};
 use crate::world::World;
 use crate::{Fabric, Host};
@@ -228,11 +229,8 @@ impl Fabric {
             let mut world = self.lock();
             world.settle();
             // Other threads finish their present calls before time passes.
-            let (mut turns, began) = (0..TURNS, std::time::Instant::now());
-            while !world.is_driven && !is_found(&world) && turns.next().is_some() {
-                if !world.is_shared() && began.elapsed() >= TURNS_TAKE {
-                    break;
-                }
+            let mut turns = Turns::begin();
+            while !world.is_driven && !is_found(&world) && turns.is_left(world.is_shared()) {
                 drop(world);
                 std::thread::yield_now();
                 world = self.lock();
@@ -260,11 +258,3 @@ impl Fabric {
 
 /// Time that passes at once while a thread waits and nobody drives.
 const NAP_NS: u64 = 1_000_000;
-
-/// How often other threads get their turn before it does, unless what is waited for is found. On a machine with much to do
-/// each may take milliseconds.
-const TURNS: u32 = 64;
-
-/// The turns take no longer than this while one thread has the fabric to itself: then no call of another is under way, and at most
-/// a thread is about to begin.
-const TURNS_TAKE: Duration = Duration::from_micros(500);

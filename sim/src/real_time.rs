@@ -106,3 +106,33 @@ fn nap<'w>(moved: &Condvar, mut world: MutexGuard<'w, World>, until: Instant) ->
     let woken = moved.wait_timeout(world, span);
     woken.unwrap_or_else(PoisonError::into_inner).0
 }
+
+/// Turns that a waiting thread gives to other threads before virtual time passes.
+pub(crate) struct Turns {
+    left: u32,
+    began: std::time::Instant,
+}
+
+impl Turns {
+    pub(crate) fn begin() -> Self {
+        Self {
+            left: TURNS,
+            began: std::time::Instant::now(),
+        }
+    }
+
+    /// Whether there is another turn, which this call counts.
+    pub(crate) fn is_left(&mut self, is_shared: bool) -> bool {
+        let is_over = self.left == 0 || (!is_shared && self.began.elapsed() >= TURNS_TAKE);
+        self.left = self.left.saturating_sub(1);
+        !is_over
+    }
+}
+
+/// How often other threads get their turn before it does, unless what is waited for is found. On a machine with much to do
+/// each may take milliseconds.
+const TURNS: u32 = 64;
+
+/// The turns take no longer than this while one thread has the fabric to itself: then no call of another is under way, and at most
+/// a thread is about to begin.
+const TURNS_TAKE: Duration = Duration::from_micros(500);

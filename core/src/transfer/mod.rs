@@ -582,8 +582,8 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         self.failed = FAILED_MAX;
     }
 
-    /// Notes that the taker's device failed at a WRITE, and gave no right of access as the cause. The connection is lost, and the piece is
-    /// written again over another one, up to [`FAILED_MAX`] times in a row.
+    /// Notes that the taker's device failed at a WRITE for a cause other than access rights. The connection is lost, and the piece is
+    /// written again over another one. The sixteenth failure in a row counts as a refusal.
     pub fn failed_at_taker(&mut self) {
         self.failed = self.failed.saturating_add(1).min(FAILED_MAX);
     }
