@@ -1,6 +1,8 @@
 //! Parts of a router's turn that no message shows: whom it wakes, and the memory that it maps.
 
+use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt as _;
 
 use doorbell::interprocess::{SharedWords as _, announce_sleep};
 
@@ -45,7 +47,8 @@ fn a_client_that_sleeps_is_woken_for_a_report_for_room_and_for_both_at_once() {
 
 /// The bytes of a memfd that are in this process's page tables, over all its mappings.
 fn mapped(memory: BorrowedFd<'_>) -> u64 {
-    let inode = rustix::fs::fstat(memory).unwrap().st_ino.to_string();
+    let file = File::from(memory.try_clone_to_owned().unwrap());
+    let inode = file.metadata().unwrap().ino().to_string();
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut is_it, mut kib) = (false, 0);
     for line in maps.lines() {
