@@ -238,7 +238,8 @@ fn of_ends_of_transfers() {
         "NOT_POSTED",
         "NOT_FENCED",
         "UNSUPPORTED",
-        "EndReason(12)",
+        "NOT_WITHDRAWN",
+        "EndReason(13)",
     ];
     for (number, name) in (1..).zip(names) {
         assert_eq!(format!("{:?}", EndReason(number)), name);
