@@ -94,9 +94,9 @@ impl<P: Provider> Worker<P> {
                 (places_left, 1),
                 (sends_left, sends),
                 (receives_left, receives),
-                // Shared receives need no more slots. Leases that are out beyond those that are kept leave fewer.
+                // Shared receives need no more slots.
                 (
-                    slots_left.min(self.arena.free_slots()),
+                    self.arena.free_slots().saturating_sub(self.leases_kept),
                     if is_shared { 0 } else { receives },
                 ),
             ];
