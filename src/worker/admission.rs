@@ -253,7 +253,6 @@ impl<P: Provider> Worker<P> {
         }
         entry.channel = Some(channel);
         entry.is_admitted = true;
-        self.receives.early.note_admitted();
         self.note_leases();
         Ok(id)
     }

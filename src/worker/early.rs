@@ -6,23 +6,15 @@ use std::collections::VecDeque;
 use doorbell_core::in_place;
 use doorbell_core::provider::Provider;
 
-/// Polls from one pass over the kept completions to the next, if no channel is admitted between. Peers that withhold the end of their
-/// handshakes decide how many completions are kept, so a pass at each poll would let them slow the Worker down. A pass without an
-/// admission only drops completions of connections that were given up, which is not urgent.
-const PASS_EVERY: u32 = 16;
-
 /// Completions that were polled before their channel was admitted, in the order of polling.
 pub(super) struct Early<P: Provider> {
     waiting: VecDeque<P::Completion>,
-    /// Polls to skip before the next pass.
-    skips: u32,
 }
 
 impl<P: Provider> Default for Early<P> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
-            skips: 0,
         }
     }
 }
@@ -57,23 +49,6 @@ impl<P: Provider> Early<P> {
         if self.waiting.len() < self.waiting.capacity() {
             self.waiting.push_back(completion);
         }
-    }
-
-    /// Notes that a channel was admitted, whose completions the next poll has to handle before newer ones.
-    pub(super) const fn note_admitted(&mut self) {
-        self.skips = 0;
-    }
-
-    /// Counts a poll. Returns whether a pass is due; if so, call [`Early::note_passed`] when it is complete.
-    pub(super) const fn is_pass_due(&mut self) -> bool {
-        let is_due = self.skips == 0;
-        self.skips = self.skips.saturating_sub(1);
-        is_due
-    }
-
-    /// Notes that a pass is complete. After one that a panic of a callback ended, the next poll passes again.
-    pub(super) const fn note_passed(&mut self) {
-        self.skips = PASS_EVERY.saturating_sub(1);
     }
 
     /// Begins another pass over the kept completions. The caller takes each one, and keeps it again if its channel is still not
@@ -111,34 +86,5 @@ impl<P: Provider> Drop for SecondPass<'_, P> {
         if self.left <= self.early.waiting.len() {
             self.early.waiting.rotate_left(self.left);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use doorbell_sim::Host;
-
-    use super::{Early, PASS_EVERY};
-
-    #[test]
-    fn one_poll_in_sixteen_passes_and_the_one_behind_an_admission() {
-        let mut early = Early::<Host>::default();
-        let mut passed = |polls: u32| {
-            let due = (0..polls).filter(|_| {
-                let is_due = early.is_pass_due();
-                if is_due {
-                    early.note_passed();
-                }
-                is_due
-            });
-            due.count()
-        };
-        assert_eq!(passed(1), 1);
-        assert_eq!(passed(PASS_EVERY - 1), 0);
-        assert_eq!(passed(10 * PASS_EVERY), 10);
-        early.note_admitted();
-        assert!(early.is_pass_due());
-        // The pass did not come to its end.
-        assert!(early.is_pass_due());
     }
 }

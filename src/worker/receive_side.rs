@@ -116,8 +116,8 @@ impl<P: Provider> ReceiveSide<P> {
         }
     }
 
-    /// Handles the completions that were kept because their channel was not admitted, if a channel was admitted since, else now and
-    /// then. Returns how many were handled, and so are not kept any more. Called before [`ReceiveSide::poll`], so that the messages of a channel keep their order, and so that
+    /// Handles the completions that were kept because their channel was not admitted. Returns how many were handled, and so are
+    /// not kept any more. Called before [`ReceiveSide::poll`], so that the messages of a channel keep their order, and so that
     /// the receive of a callback that panicked is noted.
     #[inline]
     pub(super) fn poll_early<C: Receives<P>>(
@@ -145,9 +145,6 @@ impl<P: Provider> ReceiveSide<P> {
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
         self.note_interrupted(table);
-        if !self.early.is_pass_due() {
-            return 0;
-        }
         if let Some(shared) = &mut self.shared {
             shared.count_early_anew();
         }
@@ -172,8 +169,6 @@ impl<P: Provider> ReceiveSide<P> {
             );
             count = count.saturating_add(u32::from(is_settled));
         }
-        drop(pass);
-        self.early.note_passed();
         count
     }
 
