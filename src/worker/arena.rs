@@ -26,8 +26,8 @@ use crate::worker::lease::Lease;
 /// unsafe impl Send for Pool {}
 /// // SAFETY: as above.
 /// unsafe impl Sync for Pool {}
-/// // SAFETY: the memory is mapped, initialised and stays where it is until the drop; no other code uses or adopts it; it is //
-/// advised with MADV_DONTFORK.
+/// // SAFETY: the memory is mapped, initialised and stays where it is until the drop. No other code uses or adopts it. It is
+/// // advised with MADV_DONTFORK.
 /// unsafe impl StableMemory for Pool {
 ///     fn region(&self) -> (NonNull<u8>, usize) {
 ///         (self.base, self.bytes)

@@ -146,6 +146,20 @@ impl Context {
 }
 
 impl State {
+    /// Records that a loan has ended, and that a device did not deregister its memory. The memory is not lent to this link again, and
+    /// `deregister` fails, since the device never lets go of it.
+    pub(super) fn not_revoked(&mut self, link: LinkId, id: LoanId, error: &MemoryError) {
+        log::warn(format_args!(
+            "link {link}: a device keeps memory in reach of the peer: {error}"
+        ));
+        for (_, memory) in self.memories.iter_mut() {
+            let loans = memory.loans.iter_mut();
+            for loan in loans.filter(|loan| (loan.link, loan.id) == (link, id)) {
+                loan.stage = Stage::Refused;
+            }
+        }
+    }
+
     /// Records that a loan has ended, so that no peer can access the memory by it. A loan that a device refused is not attempted again.
     pub(super) fn revoked(&mut self, link: LinkId, id: LoanId, error: Option<&MemoryError>) {
         let is_it = |loan: &Loan| (loan.link, loan.id) == (link, id);

@@ -221,10 +221,7 @@ impl State {
                 _ => {}
             },
             LinkEvent::Revoked { loan, error } => self.revoked(link, loan, error.as_ref()),
-            // The memory is not lent to this link again, and `deregister` fails, since the device never lets go of it.
-            LinkEvent::NotRevoked { error, .. } => log::warn(format_args!(
-                "link {link}: a device keeps memory in reach of the peer: {error}"
-            )),
+            LinkEvent::NotRevoked { loan, error } => self.not_revoked(link, loan, &error),
             LinkEvent::Session(event) => self.hear_session(link, event),
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! The search for a link to a process: a direct link, or one over the configured relays. Routes with fewer relays are tried first.
 //!
 //! A search makes progress when it is polled, and never blocks. Each attempt has a deadline. A relay that does not answer delays the others
-//! by [`ASKED_ALONE`], and is asked only once.
+//! by [`ASKED_ALONE`], and is asked only once. Routes over more relays wait until each relay has answered, failed, or used up its patience.
 
 use core::fmt::Write as _;
 use core::net::{IpAddr, SocketAddr};

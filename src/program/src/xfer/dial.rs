@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::thread;
 
-use doorbell::connect::ConnectError;
+use doorbell::connect::{Cause, ConnectError, HandshakeError};
 use doorbell::provider::{Network, Provider};
 use doorbell::{Handle, Node};
 
@@ -90,9 +90,9 @@ impl Peer {
                             Err(Asked::Interrupted) => return interrupt::ended(),
                             Err(Asked::Failed(error)) if is_nobody_there(&error) => may_start = true,
                             Err(Asked::Failed(error)) => {
-                                let is_of_tcp = tcp_errno(&error).is_some();
+                                let may_be_elsewhere = tcp_errno(&error).is_some() || is_silent(&error);
                                 let error = format!("{address}: {error}");
-                                if !is_of_tcp {
+                                if !may_be_elsewhere {
                                     return Err(error.into());
                                 }
                                 failed = Some(error);
@@ -124,6 +124,14 @@ fn share(left: Duration, untried: usize) -> Duration {
 /// Whether a listener may still start.
 fn is_nobody_there(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Unanswered(_)) || tcp_errno(error) == Some(ECONNREFUSED)
+}
+
+/// Whether a process accepted the connection and did not answer in its share of the time.
+fn is_silent(error: &ConnectError) -> bool {
+    let ConnectError::Handshake(HandshakeError { cause, .. }) = error else {
+        return false;
+    };
+    matches!(cause, Cause::StageTimedOut | Cause::WholeTimedOut)
 }
 
 enum Asked {

@@ -177,7 +177,10 @@ impl<P: Provider, N: Network> End<P, N> {
                 why.push_str("; ");
                 why.push_str(rail);
             }
-            self.failure = Some(why);
+            self.give_up(Fault {
+                here: why,
+                said: None,
+            });
             return;
         }
         let timeout = self.limits.timeout;
