@@ -42,8 +42,8 @@ pub(crate) struct Shared<P: Provider> {
     channels: QpnTable,
     /// Shares of connections that are not admitted yet. Some of them may never be admitted.
     opened: Vec<Opened>,
-    /// How many polls found the receive completion queue empty.
-    emptied: u64,
+    /// How many polls found the receive completion queue empty, modulo 2^32.
+    emptied: u32,
     limit: Limit,
 }
 
@@ -63,9 +63,9 @@ struct Opened {
 #[derive(Clone, Copy)]
 struct Counted {
     /// The value of [`Shared::emptied`].
-    emptied: u64,
-    /// Messages that channels received.
-    received: u64,
+    emptied: u32,
+    /// Messages that channels received, modulo 2^32.
+    received: u32,
 }
 
 /// State of a Worker that the polling of receives needs in addition to the receives.
@@ -194,7 +194,7 @@ impl<P: Provider> Shared<P> {
         // A message whose completion was kept early counts late, but its receive was not in the queue any more.
         let now = Counted {
             emptied: *emptied,
-            received: statistics.received.value(),
+            received: statistics.received.value() as u32,
         };
         let mut unsettled = 0_u32;
         opened.retain_mut(|share| {
@@ -203,7 +203,7 @@ impl<P: Provider> Shared<P> {
             }
             let gone_at = *share.gone_at.get_or_insert(now);
             let received = now.received.wrapping_sub(gone_at.received);
-            let is_settled = now.emptied > gone_at.emptied || received >= u64::from(*depth);
+            let is_settled = now.emptied != gone_at.emptied || received >= *depth;
             if is_settled {
                 receiver.release(share.receives);
             } else {
