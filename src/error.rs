@@ -112,7 +112,7 @@ pub enum ConnectError {
     /// The handshake failed: its stage, the cause, and whose fault it is.
     Handshake(HandshakeError),
     /// No rail of this side reaches a rail of the peer. The report has the reason for each rail.
-    NoRoute(NoRoute),
+    NoRoute(Box<NoRoute>),
     /// The TCP socket failed.
     Tcp(io::Error),
     /// No TCP connection to this address was established in time: the host is down, or a firewall drops the packets.
@@ -347,9 +347,15 @@ macro_rules! from {
 }
 
 from!(
-    HandshakeError => Handshake, NoRoute => NoRoute, ProviderError => Provider,
+    HandshakeError => Handshake, ProviderError => Provider,
     Misuse => Configuration, SettingError => Setting
 );
+
+impl From<NoRoute> for ConnectError {
+    fn from(report: NoRoute) -> Self {
+        Self::NoRoute(Box::new(report))
+    }
+}
 
 impl From<NetworkError> for ConnectError {
     fn from(error: NetworkError) -> Self {

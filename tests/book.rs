@@ -333,7 +333,7 @@ fn errors_of_links_and_meshes() {
         panic!("there is a route");
     };
     let printed = texts![
-        LinkError::NoRoute(report),
+        LinkError::NoRoute(*report),
         LinkError::Connect(ConnectError::Tcp(io::Error::from_raw_os_error(98))),
         LinkError::SlotsTooSmall {
             slot_bytes: 4096,

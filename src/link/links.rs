@@ -374,7 +374,7 @@ impl<P: Provider, N: Network> Links<P, N> {
                 unreached = Some(why);
                 Vec::new()
             }
-            Err(ConnectError::NoRoute(report)) => return Err(LinkError::NoRoute(report)),
+            Err(ConnectError::NoRoute(report)) => return Err(LinkError::NoRoute(*report)),
             found => found.map_err(LinkError::Connect)?,
         };
         let mut link = self.begin(node, handle)?;

@@ -194,7 +194,7 @@ impl<P: Provider> Shared<P> {
         // A message whose completion was kept early counts late, but its receive was not in the queue any more.
         let now = Counted {
             emptied: *emptied,
-            received: statistics.received.value() as u32,
+            received: (statistics.received.value() & 0xffff_ffff) as u32,
         };
         let mut unsettled = 0_u32;
         opened.retain_mut(|share| {
