@@ -33,6 +33,9 @@ const FIRST: usize = 12;
 /// Rounds that are counted: 800 clients, which take some seconds.
 const ROUNDS: usize = 100;
 
+/// So often the clients come and go, at most, until a pass leaves the heap as it was.
+const PASSES: usize = 4;
+
 /// The system's allocator, with a count of the bytes that are there.
 struct Counting;
 
@@ -215,24 +218,26 @@ fn a_server_is_behind_its_clients_what_it_was_before() {
     let mut serving = Serving::new(control);
     (0..FIRST).for_each(|round| serving.round(Going::of(round)));
     let before = serving.there();
-    let heap = LIVE_BYTES.load(Ordering::Relaxed);
-    serving.events = [0; 3];
-
-    let began = Instant::now();
-    (0..ROUNDS).for_each(|round| serving.round(Going::of(round)));
-
-    let after = serving.there();
-    let grown = LIVE_BYTES.load(Ordering::Relaxed).saturating_sub(heap);
     let clients = ROUNDS * AT_ONCE;
-    println!(
-        "{clients} clients in {:?}; the heap grew by {grown} bytes",
-        began.elapsed()
-    );
-    assert_eq!(after, before);
-    // As much as eight clients have at once, and no client has any of it now.
-    let cells = &after.cells;
-    assert_eq!((cells.blocks as usize, cells.in_use), (AT_ONCE, 0), "{cells:?}");
-    assert_eq!(serving.events, [clients, clients * 9 / 10, clients / 10]);
-    // Less than any allocation for each of them.
-    assert!(grown < clients, "{grown} bytes for {clients} clients");
+    // A buffer may grow once, as more clients come at the same time than before. A client that leaves something does so in each pass.
+    let is_kept = (0..PASSES).any(|_| {
+        let heap = LIVE_BYTES.load(Ordering::Relaxed);
+        serving.events = [0; 3];
+        let began = Instant::now();
+        (0..ROUNDS).for_each(|round| serving.round(Going::of(round)));
+        let after = serving.there();
+        let grown = LIVE_BYTES.load(Ordering::Relaxed).saturating_sub(heap);
+        println!(
+            "{clients} clients in {:?}; the heap grew by {grown} bytes",
+            began.elapsed()
+        );
+        assert_eq!(after, before);
+        // As much as eight clients have at once, and no client has any of it now.
+        let cells = &after.cells;
+        assert_eq!((cells.blocks as usize, cells.in_use), (AT_ONCE, 0), "{cells:?}");
+        assert_eq!(serving.events, [clients, clients * 9 / 10, clients / 10]);
+        // Less than any allocation for each of them.
+        grown < clients
+    });
+    assert!(is_kept, "the heap grew with {clients} clients in each pass");
 }
