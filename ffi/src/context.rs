@@ -11,11 +11,10 @@ use doorbell_core::port::Name;
 use doorbell_core::provider::{AsyncEvent, CompletionQueueConfig, DeviceLimits, OnDemand, ProviderError};
 
 use crate::domain::DomainInner;
+use crate::interface::Interface;
 use crate::leak::Leaked;
 use crate::quirk::Quirks;
-use crate::{
-    CompletionQueue, Descriptor, ProtectionDomain, Rdma, clock, dmabuf, errno, events, interface, port,
-};
+use crate::{CompletionQueue, Descriptor, ProtectionDomain, Rdma, clock, dmabuf, errno, events, port};
 
 /// Provider function that posts to a shared receive queue.
 pub(crate) type PostShared = unsafe extern "C" fn(
@@ -282,7 +281,7 @@ impl doorbell_core::provider::Context<Rdma> for Context {
     }
 
     fn port(&self, port: u8) -> Result<PortReport, ProviderError> {
-        port::report(&self.inner, port, &interface::all()?)
+        port::report(&self.inner, port, &Interface::all()?)
     }
 
     fn request_bytes_max(&self, port: u8) -> Result<u32, ProviderError> {

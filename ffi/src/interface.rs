@@ -33,54 +33,57 @@ impl Drop for Addresses {
     }
 }
 
-/// Returns all interfaces of the calling thread's network namespace.
-///
-/// # Errors
-/// The system call failed.
-pub(crate) fn all() -> Result<Vec<Interface>, ProviderError> {
-    let mut first = ptr::null_mut();
-    // SAFETY: a writable pointer (getifaddrs(3)).
-    let status = unsafe { libc::getifaddrs(&raw mut first) };
-    errno::from_minus_one("getifaddrs", status)?;
-    let list = Addresses(first);
-    let mut interfaces: Vec<Interface> = Vec::new();
-    let mut next = list.0;
-    while !next.is_null() {
-        // SAFETY: an entry of the list, which lives until the end of this function.
-        let entry = unsafe { &*next };
-        next = entry.ifa_next;
-        // SAFETY: every entry has a name, a C string that lives with the list.
-        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-        // SAFETY: a C string (if_nametoindex(3)).
-        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        let Ok(name) = name.to_str() else { continue };
-        if index == 0 {
-            // The interface has gone since the list was made.
-            continue;
+impl Interface {
+    /// Returns all interfaces of the calling thread's network namespace, with their addresses.
+    ///
+    /// # Errors
+    /// The system call failed.
+    #[doc(alias = "getifaddrs")]
+    pub fn all() -> Result<Vec<Self>, ProviderError> {
+        let mut first = ptr::null_mut();
+        // SAFETY: a writable pointer (getifaddrs(3)).
+        let status = unsafe { libc::getifaddrs(&raw mut first) };
+        errno::from_minus_one("getifaddrs", status)?;
+        let list = Addresses(first);
+        let mut interfaces: Vec<Self> = Vec::new();
+        let mut next = list.0;
+        while !next.is_null() {
+            // SAFETY: an entry of the list, which lives until the end of this function.
+            let entry = unsafe { &*next };
+            next = entry.ifa_next;
+            // SAFETY: every entry has a name, a C string that lives with the list.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            // SAFETY: a C string (if_nametoindex(3)).
+            let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+            let Ok(name) = name.to_str() else { continue };
+            if index == 0 {
+                // The interface has gone since the list was made.
+                continue;
+            }
+            let position = interfaces.iter().position(|interface| interface.index == index);
+            if position.is_none() {
+                interfaces.push(Self {
+                    name: name.to_owned(),
+                    index,
+                    addresses: Vec::new(),
+                });
+            }
+            let interface = match position {
+                Some(position) => interfaces.get_mut(position),
+                None => interfaces.last_mut(),
+            };
+            // SAFETY: both are null, or addresses of the list, as large as their family states.
+            let address = unsafe { ip_of(entry.ifa_addr) };
+            // SAFETY: as above.
+            let mask = unsafe { ip_of(entry.ifa_netmask) };
+            if let (Some(interface), Some(address), Some(mask)) = (interface, address, mask) {
+                interface
+                    .addresses
+                    .extend(IpPrefix::new(address, prefix_bits(mask)).ok());
+            }
         }
-        let position = interfaces.iter().position(|interface| interface.index == index);
-        if position.is_none() {
-            interfaces.push(Interface {
-                name: name.to_owned(),
-                index,
-                addresses: Vec::new(),
-            });
-        }
-        let interface = match position {
-            Some(position) => interfaces.get_mut(position),
-            None => interfaces.last_mut(),
-        };
-        // SAFETY: both are null, or addresses of the list, as large as their family states.
-        let address = unsafe { ip_of(entry.ifa_addr) };
-        // SAFETY: as above.
-        let mask = unsafe { ip_of(entry.ifa_netmask) };
-        if let (Some(interface), Some(address), Some(mask)) = (interface, address, mask) {
-            interface
-                .addresses
-                .extend(IpPrefix::new(address, prefix_bits(mask)).ok());
-        }
+        Ok(interfaces)
     }
-    Ok(interfaces)
 }
 
 /// The IP address in a socket address.
@@ -120,7 +123,7 @@ fn prefix_bits(mask: IpAddr) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{all, ip_of, prefix_bits};
+    use super::{Interface, ip_of, prefix_bits};
 
     #[test]
     fn netmasks_are_counted() {
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     fn this_namespace_can_be_listed() {
-        let interfaces = all().unwrap();
+        let interfaces = Interface::all().unwrap();
         for interface in &interfaces {
             assert_ne!(interface.index, 0);
             assert_eq!(

@@ -17,7 +17,7 @@ use crate::sysfs::{CLASS, Sysfs};
 use crate::{
     Arena, Completion, CompletionQueue, Context, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue,
     LoadError, ProtectionDomain, QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window,
-    context, errno, interface, port,
+    context, errno, port,
 };
 
 /// The provider for rdma-core: real devices, through libibverbs.
@@ -63,7 +63,7 @@ impl Rdma {
     }
 
     fn reports(&self, depth: Depth) -> Result<Vec<DeviceReport>, ProviderError> {
-        let interfaces = interface::all()?;
+        let interfaces = Interface::all()?;
         let list = DeviceList::new()?;
         Ok(list
             .entries()
@@ -71,13 +71,12 @@ impl Rdma {
             .collect())
     }
 
-    /// Returns the network interfaces of the calling thread's network namespace, with their addresses.
+    /// Returns the network interfaces of the calling thread's network namespace, by [`Interface::all`].
     ///
     /// # Errors
     /// The system call failed.
-    #[doc(alias = "getifaddrs")]
     pub fn interfaces(&self) -> Result<Vec<Interface>, ProviderError> {
-        interface::all()
+        Interface::all()
     }
 
     fn device_report(

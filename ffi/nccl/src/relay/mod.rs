@@ -21,8 +21,9 @@ pub(crate) mod search;
 pub(crate) mod service;
 
 use core::net::{IpAddr, SocketAddr};
-use core::ptr;
 use std::net::{ToSocketAddrs as _, UdpSocket};
+
+use doorbell::provider::Interface;
 
 /// Default TCP port of a relay.
 pub(crate) const PORT: u16 = 18703;
@@ -106,47 +107,9 @@ fn is_here(address: IpAddr) -> bool {
 
 /// Whether a network interface has this address.
 fn has_interface(address: IpAddr) -> bool {
-    let mut first = ptr::null_mut();
-    // SAFETY: a writable pointer (getifaddrs(3)).
-    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return false;
-    }
-    let (mut next, mut is_found) = (first, false);
-    while !next.is_null() {
-        // SAFETY: an entry of the list, which is freed after the loop (getifaddrs(3)).
-        let entry = unsafe { next.read() };
-        // SAFETY: null, or an address of the list, as large as its family says (getifaddrs(3)).
-        is_found |= unsafe { ip_of(entry.ifa_addr) } == Some(address);
-        next = entry.ifa_next;
-    }
-    // SAFETY: the list of getifaddrs, freed once (getifaddrs(3)).
-    unsafe { libc::freeifaddrs(first) };
-    is_found
-}
-
-/// Returns the IP address in a socket address.
-///
-/// # Safety
-/// `address` is null, or points to a socket address that is as large as its family says.
-unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: the caller guarantees a socket address, which may be unaligned.
-    let header = unsafe { address.read_unaligned() };
-    match i32::from(header.sa_family) {
-        libc::AF_INET => {
-            // SAFETY: a socket address of this family is at least this large.
-            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
-            Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: a socket address of this family is at least this large.
-            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
-            Some(IpAddr::from(v6.sin6_addr.s6_addr))
-        }
-        _ => None,
-    }
+    let interfaces = Interface::all().unwrap_or_default();
+    let mut addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
+    addresses.any(|of| of.address() == address)
 }
 
 #[cfg(test)]
