@@ -6,6 +6,7 @@
 mod calls;
 mod entry;
 mod loans;
+mod numbers;
 mod pace;
 mod posting;
 mod reach;

@@ -1,7 +1,5 @@
 //! The table of a link's transfers: calls of the application, frames of the peer, and removal.
 
-use core::iter;
-use core::ops::Range;
 use std::collections::VecDeque;
 
 use doorbell_core::provider::{MemoryError, Provider, RemoteAccess};
@@ -14,6 +12,7 @@ use doorbell_core::{Deadline, Instant};
 
 use super::entry::{Memory, TransferEntry};
 use super::loans::{LoanEnd, Loans};
+use super::numbers::{Numbers, UNUSED_MAX};
 use super::pace::Pace;
 use super::reach::Reach;
 use super::{
@@ -24,10 +23,6 @@ use crate::link::one_sided::SOON;
 use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
 use crate::worker::schedule::Bucket;
-
-/// Maximum number of ranges of the peer's unused transfer numbers that the table keeps, in addition to
-/// [`TransferConfig::transfers_max`].
-const UNUSED_MAX: usize = 64;
 
 /// Piece length up to which a giver accepts every transfer of a taker.
 const PIECE_BYTES_TAKEN: u32 = 1 << 20;
@@ -60,38 +55,6 @@ impl Answer {
             reason: EndReason::UNKNOWN,
             is_answer: self.is_answer,
         }
-    }
-}
-
-/// The numbers, halved, that the peer has not used for a transfer: ranges in ascending order, the last one without an end. Frames of
-/// two rails may arrive in any order, so numbers below a used one may be unused.
-#[derive(Debug)]
-struct Numbers(Vec<Range<u32>>);
-
-impl Numbers {
-    fn new() -> Self {
-        Self(iter::once(0..u32::MAX).collect())
-    }
-
-    /// Notes a number. Returns whether it was not used before. If there are more than `most` ranges then, the lowest counts as used.
-    fn note(&mut self, id: TransferId, most: usize) -> bool {
-        let number = id.0 / 2;
-        let place = self.0.partition_point(|unused| unused.end <= number);
-        let Some(unused) = self.0.get_mut(place).filter(|unused| unused.contains(&number)) else {
-            return false;
-        };
-        let below = unused.start..number;
-        unused.start = number.saturating_add(1);
-        if unused.start == unused.end {
-            self.0.remove(place);
-        }
-        if below.start < below.end {
-            self.0.insert(place, below);
-        }
-        if self.0.len() > most {
-            self.0.remove(0);
-        }
-        true
     }
 }
 
@@ -610,24 +573,11 @@ mod tests {
     use doorbell_core::wire::{End, EndReason, Open, SessionFrame};
     use doorbell_sim::{Fabric, Host};
 
-    use super::{Numbers, TransferConfig, TransferOptions, Transfers, UNSAID_MAX};
+    use super::{TransferConfig, TransferOptions, Transfers, UNSAID_MAX};
     use crate::connect::node::Node;
     use crate::machine::makers::Whom;
     use crate::trust::Trust;
     use crate::worker::config::WorkerConfig;
-
-    #[test]
-    fn a_number_is_new_once_in_whatever_order_they_come() {
-        let mut numbers = Numbers::new();
-        let mut note = |number| numbers.note(TransferId(number), 3);
-        assert!(note(5) && note(1) && note(3) && note(131));
-        assert!(!note(5) && !note(1) && !note(131));
-        assert!(note(129) && !note(129));
-        assert!(note(u32::MAX) && !note(u32::MAX) && !note(131));
-        // Beyond the limit on ranges, the lowest numbers count as used.
-        assert!(note(1001) && !note(7) && note(133) && note(999));
-        assert_eq!(numbers.0.len(), 3);
-    }
 
     #[test]
     fn as_many_transfers_as_may_be_open_begin_in_any_order() {
