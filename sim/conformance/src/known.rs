@@ -158,7 +158,7 @@ pub const DEVIATIONS: &[Deviation] = &[
     Deviation {
         name: "waiting_uses_up_retries",
         case: "s12_waiting_for_a_receive_uses_up_no_retries",
-        observed: "meanwhile: RETRY_EXC_ERR; then: nothing",
+        observed: "sent: RETRY_EXC_ERR",
         providers: &[Rxe],
         until: LINUX_7_2,
         is_a_race: true,
@@ -169,7 +169,7 @@ pub const DEVIATIONS: &[Deviation] = &[
     Deviation {
         name: "waiting_uses_up_retries",
         case: "s12_waiting_for_a_receive_uses_up_no_retries",
-        observed: "meanwhile: RETRY_EXC_ERR; then: nothing",
+        observed: "sent: RETRY_EXC_ERR",
         providers: &[SimulatedRxe, SimulatedRxeRepeating],
         until: LINUX_7_2,
         source: "In the simulator the device always counts so.",

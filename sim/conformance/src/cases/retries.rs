@@ -26,7 +26,7 @@ table! {
         => "three messages, each after a wait: SUCCESS SUCCESS SUCCESS";
     12 s12_waiting_for_a_receive_uses_up_no_retries
         "the peer answers, so the acknowledgement timeout does not count"
-        => "meanwhile: nothing; then: SUCCESS";
+        => "sent: SUCCESS";
     12 s12_the_receiver_says_how_long_to_wait
         "the answer carries the receiver's min_rnr_timer"
         => "sent: RNR_RETRY_EXC_ERR; after: at least one timer";
@@ -129,16 +129,23 @@ fn s12_the_count_is_full_again_once_a_message_went<R: Rig>(
 fn s12_waiting_for_a_receive_uses_up_no_retries<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
     let [mut near, mut far] = connected_as(rig, [ANSWERED, USUAL])?;
     near.post(Operation::Send, b"x")?;
-    let mut meanwhile = near.stray_ends()?;
+    let mut sent = near.stray_ends()?;
     // Several times as long as all timeouts together.
     for _ in 0..6 {
-        if meanwhile == "nothing" {
-            meanwhile = near.stray_ends()?;
+        if sent == "nothing" {
+            sent = near.stray_ends()?;
         }
     }
-    notes.put("meanwhile", &meanwhile);
-    far.post_receives(1)?;
-    notes.put("then", near.send_ends(1)?);
+    // A device that counts its retries may give up after the last look. So one note has both.
+    match sent.as_str() {
+        "nothing" => {
+            far.post_receives(1)?;
+            sent = near.send_ends(1)?;
+        }
+        "SUCCESS" => sent.push_str(" without a receive"),
+        _ => {}
+    }
+    notes.put("sent", sent);
     Ok(())
 }
 
