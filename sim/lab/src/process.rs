@@ -146,7 +146,8 @@ impl Streams {
                     .stdin(slave.try_clone()?)
                     .stdout(slave.try_clone()?)
                     .stderr(slave);
-                command.process_group(0);
+                // It leads no group of its own. So `setsid` makes the session in place, without another process, and the
+                // command has the number that signals go to.
                 Ok(Self {
                     terminal: Some(master),
                 })
@@ -321,6 +322,8 @@ fn set_size(terminal: &File, rows: u16, columns: u16) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -352,5 +355,28 @@ mod tests {
             .collect();
         assert_eq!(text, b"first\nlast\n", "{events:?}");
         assert_eq!(events.last(), Some(&ProcessEvent::Exited(Exit::Code(3))));
+    }
+
+    #[test]
+    fn a_signal_reaches_a_command_on_a_terminal() {
+        let (events, came) = mpsc::channel();
+        let sink = move |event| drop(events.send(event));
+        let spec = CommandSpec {
+            argv: ["sh", "-c", "echo $$; exec sleep 60"].map(str::to_owned).to_vec(),
+            input: Input::Terminal {
+                rows: 24,
+                columns: 80,
+            },
+            ..CommandSpec::default()
+        };
+        let running = start(&[], &spec, Box::new(sink)).unwrap();
+        let Ok(ProcessEvent::Stdout(number)) = came.recv() else {
+            panic!("no number")
+        };
+        let proc = Path::new("/proc").join(String::from_utf8(number).unwrap().trim());
+        assert!(proc.exists());
+        running.signal(Signal::Kill).unwrap();
+        let last = came.iter().find(|event| matches!(event, ProcessEvent::Exited(_)));
+        assert!(last.is_some() && !proc.exists(), "{last:?}");
     }
 }
