@@ -54,9 +54,15 @@ impl Outcome {
                     .and_then(|(_, rest)| number(rest))
             })
             .context("no edges are counted")?;
-        let edges = after("cov: ").context("no edge was come upon")?;
+        let finding = (!status.success()).then(|| Finding::read(status, said));
+        // A check may fail with an input of the corpus, before the first edges are told.
+        let is_early = finding.as_ref().is_some_and(|finding| finding.is_panic);
+        let edges = match after("cov: ") {
+            None if is_early => 0,
+            edges => edges.context("no edge was come upon")?,
+        };
         let executions = after("stat::number_of_executed_units:").context("nothing was executed")?;
-        ensure!(edges > 0 && executions > 0, "nothing was executed");
+        ensure!(is_early || (edges > 0 && executions > 0), "nothing was executed");
         Ok(Self {
             target: target.to_owned(),
             executions,
@@ -68,7 +74,7 @@ impl Outcome {
                 .rev()
                 .find_map(|line| line.split_once("corp: ")?.1.split_once('/')?.0.parse().ok())
                 .unwrap_or(0),
-            finding: (!status.success()).then(|| Finding::read(status, said)),
+            finding,
         })
     }
 }
@@ -158,6 +164,21 @@ mod tests {
         assert_eq!(
             finding.to_string(),
             "thread '<unnamed>' (5) panicked at fuzz/src/planted.rs:12:9:\nassertion failed: planted\n  by /a/crash-0b"
+        );
+    }
+
+    #[test]
+    fn a_check_that_fails_with_an_input_of_the_corpus() {
+        let loaded = STARTED.lines().next().unwrap();
+        let panic = "thread '<unnamed>' (5) panicked at fuzz/src/planted.rs:12:9:\nassertion failed: planted\n\
+            artifact_prefix='/a/'; Test unit written to /a/crash-0b\n";
+        let said = format!("{loaded}\n{panic}stat::number_of_executed_units: 0\n");
+        let outcome = Outcome::read("handle", status(77), &said).unwrap();
+        assert_eq!((outcome.executions, outcome.edges), (0, 0));
+        assert!(
+            outcome
+                .finding
+                .is_some_and(|finding| finding.is_panic && finding.input.is_some())
         );
     }
 
