@@ -170,6 +170,12 @@ fn here(package: &str, results: &Path) -> Result<()> {
         .arg(results.join(RESULTS));
     let output = command.output().context("cannot run cargo")?;
     std::fs::write(results.join("output.txt"), &output.stdout).context("cannot keep the output")?;
+    let (is_there, status) = (results.join(RESULTS).is_file(), output.status);
+    ensure!(
+        is_there,
+        "the cases of {package} left no results ({status}): {}",
+        results.display()
+    );
     Ok(())
 }
 
@@ -180,6 +186,12 @@ fn on_kernel(scenario: &scenario::Scenario, kernel: &Choice, folder: &Path, lab:
     if report.verdict == Verdict::Failed {
         scenario::deliver(&report, Detail::Whole, None)?;
     }
+    let is_there = out.join(RESULTS).is_file();
+    ensure!(
+        is_there,
+        "the cases on kernel {kernel} left no results: {}",
+        out.display()
+    );
     Ok(())
 }
 
