@@ -6,6 +6,7 @@
 //! the lab itself is killed: each is started with a parent-death signal, from one
 //! thread that lives as long as the lab, since that signal follows the thread.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +56,13 @@ pub(crate) fn obey_interrupts() -> Result<()> {
         }
     });
     Ok(())
+}
+
+/// A command that is asked to end (SIGTERM) once the lab has ended. Start it from the main thread: the signal follows the thread.
+pub(crate) fn tied(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--"]).arg(program);
+    command
 }
 
 /// Starts a process on a leash, with its output going to a file.

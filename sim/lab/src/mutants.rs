@@ -12,9 +12,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::programs;
 use crate::scenario::aligned;
 use crate::steps::say;
+use crate::{leash, programs};
 
 mod record;
 mod tool;
@@ -138,6 +138,7 @@ pub(crate) fn run(args: &MutantsArgs) -> Result<bool> {
         .is_some_and(|diff| fs::read(diff).is_ok_and(|diff| diff.is_empty()))
     {
         say("no line was changed since");
+        write_json(args, &summarized(&[], 0, args))?;
         return Ok(true);
     }
     tool::install()?;
@@ -155,10 +156,7 @@ pub(crate) fn run(args: &MutantsArgs) -> Result<bool> {
         ends.extend(known.iter().map(|mutant| (*mutant, End::Known)));
     }
     let summary = summarized(&ends, listed.len(), args);
-    if let Some(path) = &args.json {
-        let document = serde_json::to_string_pretty(&summary)?;
-        fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write_json(args, &summary)?;
     print!("{}", render(&summary));
     for (mutant, _) in ends.iter().filter(|(_, end)| *end == End::Survived) {
         print!(
@@ -365,7 +363,7 @@ fn by_swarm<'m>(
     // The report of an earlier run is none of this one's.
     let report = out.join("swarm.json");
     let _ = fs::remove_file(&report);
-    let mut command = Command::new(programs::program());
+    let mut command = leash::tied(programs::program());
     command
         .args([
             "run",
@@ -408,6 +406,13 @@ fn by_swarm<'m>(
         }
     }
     Ok(missed)
+}
+
+/// Writes the report as JSON, if it was asked for.
+fn write_json(args: &MutantsArgs, summary: &Summary) -> Result<()> {
+    let Some(path) = &args.json else { return Ok(()) };
+    let document = serde_json::to_string_pretty(summary)?;
+    fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The table.

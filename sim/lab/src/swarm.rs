@@ -1,6 +1,8 @@
 //! `cargo lab swarm` and `cargo lab replay`: the program of `sim/swarm`, built with optimisation and run.
 
-use std::process::{Command, ExitCode};
+use core::convert::Infallible;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
@@ -14,14 +16,14 @@ pub(crate) struct PassedOn {
     arguments: Vec<String>,
 }
 
-/// Runs the program and returns its exit code.
+/// Runs the program in the place of the lab. So a signal that ends the lab ends the program.
 ///
 /// # Errors
 ///
 /// It cannot be built or started.
-pub(crate) fn run(what: &str, args: &PassedOn) -> Result<ExitCode> {
+pub(crate) fn run(what: &str, args: &PassedOn) -> Result<Infallible> {
     let workspace = programs::workspace()?;
-    let status = Command::new(programs::program())
+    let error = Command::new(programs::program())
         .args([
             "run",
             "--quiet",
@@ -34,8 +36,6 @@ pub(crate) fn run(what: &str, args: &PassedOn) -> Result<ExitCode> {
         .arg(workspace.join("Cargo.toml"))
         .args(["--", what])
         .args(&args.arguments)
-        .status()
-        .context("cannot run cargo")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+        .exec();
+    Err(error).context("cannot run cargo")
 }

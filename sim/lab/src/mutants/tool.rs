@@ -9,8 +9,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
-use crate::programs;
 use crate::steps::{say, step};
+use crate::{leash, programs};
 
 /// The version that the list of survivors was made by. Another one makes other mutants.
 const VERSION: &str = "27.1.0";
@@ -252,7 +252,7 @@ fn mutants() -> Result<Command> {
 }
 
 fn cargo() -> Command {
-    let mut command = Command::new(programs::program());
+    let mut command = leash::tied(programs::program());
     command.env("PATH", with_installed());
     command
 }
