@@ -129,7 +129,8 @@ impl Cache {
     /// Keeps a small text, replacing what was there at once.
     pub(crate) fn set_note(&self, name: &str, text: &str) -> Result<()> {
         let path = self.root.join(name);
-        let partial = self.root.join(format!("{name}.partial"));
+        // Other labs may keep the same note now.
+        let partial = self.root.join(format!("{name}.{}.partial", std::process::id()));
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }

@@ -37,6 +37,7 @@ pub(crate) struct Greeting {
 #[derive(Debug)]
 pub(crate) struct Open<C: Cluster + 'static> {
     cluster: Arc<C>,
+    listener: UnixListener,
     socket: PathBuf,
 }
 
@@ -52,8 +53,9 @@ impl<C: Cluster + 'static> Open<C> {
             UnixListener::bind(&socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
         let cluster = Arc::new(cluster);
         let inside = Arc::downgrade(&cluster);
+        let door = listener.try_clone().context("cannot keep the socket")?;
         thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
+            for stream in door.incoming().map_while(Result::ok) {
                 if inside.strong_count() == 0 {
                     break;
                 }
@@ -64,13 +66,18 @@ impl<C: Cluster + 'static> Open<C> {
                 });
             }
         });
-        Ok(Self { cluster, socket })
+        Ok(Self {
+            cluster,
+            listener,
+            socket,
+        })
     }
 }
 
 impl<C: Cluster + 'static> Drop for Open<C> {
     fn drop(&mut self) {
-        // Wakes the listener, which then sees that nobody is left.
+        // Its thread waits for clients, and ends by the error.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         let _ = fs::remove_file(&self.socket);
     }
 }

@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -492,8 +493,11 @@ fn run_folder() -> Result<LeashedFolder> {
     for entry in fs::read_dir(&folder)?.flatten() {
         let name = entry.file_name();
         if name == own.as_str() || !Path::new("/proc").join(&name).exists() {
-            fs::remove_dir_all(entry.path())
-                .with_context(|| format!("cannot remove {}", entry.path().display()))?;
+            match fs::remove_dir_all(entry.path()) {
+                // Another lab that starts now removes it, too.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed.with_context(|| format!("cannot remove {}", entry.path().display()))?,
+            }
         }
     }
     let path = folder.join(own);

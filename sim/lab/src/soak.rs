@@ -135,7 +135,10 @@ pub(crate) fn run(args: &SoakArgs, how: &HowArgs, lab: &mut dyn Lab) -> Result<b
         record.begin(&job.title, &job.stamp, args.fresh);
     }
     let left = |record: &Record, job: &Job<'_>| job.wanted.saturating_sub(record.unit(&job.title).runs);
-    let missing: u32 = jobs.iter().map(|job| left(&record, job)).sum();
+    let missing = jobs
+        .iter()
+        .map(|job| left(&record, job))
+        .fold(0, u32::saturating_add);
     let course = Course::begin("soak", usize::try_from(missing)?)?.tersely();
     let limit = Duration::from_secs(args.minutes.saturating_mul(60));
     // Round by round, so that a soak that ends early has been everywhere.
