@@ -131,7 +131,7 @@ impl LinkConfig {
         }
     }
 
-    pub(super) fn fragment_bytes(&self) -> usize {
+    pub(crate) fn fragment_bytes(&self) -> usize {
         usize::try_from(self.session.fragment_bytes.max(1)).unwrap_or(usize::MAX)
     }
 

@@ -3,11 +3,12 @@
 use core::fmt;
 use core::time::Duration;
 
+use doorbell_core::collective::COLLECTIVE_HEADER_BYTES;
 use doorbell_core::rank::{RANKS_MAX, Rank};
 use doorbell_core::route::RELAY_HEADER_BYTES;
 
 use super::frame::{PAIR_HEADER_BYTES, SHORT_BYTES_MAX};
-use crate::link::{LinkConfig, LinkError};
+use crate::link::{LinkConfig, LinkError, SESSION_WINDOW_MAX};
 
 /// Configuration of a mesh. All members have the same `mesh`, `ranks`, `window`, `message_bytes_max` and
 /// [`SessionConfig::fragment_bytes`](crate::link::SessionConfig::fragment_bytes).
@@ -34,8 +35,9 @@ pub struct MeshConfig {
     /// the sender and the receiver each keep up to this number of messages. A relay keeps up to four times as many frames, since
     /// some may be retransmitted before the first was passed on.
     pub window: u32,
-    /// The longest message. Default 16 KiB. With its headers, such a message is written into memory that the peer lends, or is sent in
-    /// five fragments.
+    /// The longest message, of at least 40 bytes: the header of a collective. Default 16 KiB. With its headers, such a message is
+    /// written into memory that the peer lends, or is sent in five fragments. A link has to keep all fragments of a message
+    /// ([`LinkConfig::retained`]).
     pub message_bytes_max: usize,
     /// Maximum number of relays on the route of a message. Default 62, the most that the largest mesh can need. Members further away are
     /// unreachable. A line of all members needs `ranks` - 2. With a lower value a broken cable may make members unreachable;
@@ -117,11 +119,20 @@ impl MeshConfig {
         let rules = [
             ("window", self.window.into(), 1),
             ("hops_max", self.hops_max.into(), 1),
-            ("message_bytes_max", count(self.message_bytes_max), 1),
+            (
+                "message_bytes_max",
+                count(self.message_bytes_max),
+                count(COLLECTIVE_HEADER_BYTES),
+            ),
             (
                 "link.message_bytes_max",
                 count(self.link.message_bytes_max),
                 count(self.frame_bytes_max()),
+            ),
+            (
+                "link.retained",
+                self.link.retained.min(SESSION_WINDOW_MAX).into(),
+                count(self.frame_bytes_max().div_ceil(self.link.fragment_bytes())),
             ),
             ("link.links_max", self.link.links_max.into(), self.ranks.into()),
         ];
@@ -273,7 +284,7 @@ impl core::error::Error for MeshSendError {}
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, MeshConfig, Rank};
+    use super::{Duration, MeshConfig, MeshError, PAIR_HEADER_BYTES, RELAY_HEADER_BYTES, Rank};
 
     #[test]
     fn what_came_is_reported_before_it_goes_again_and_before_rails_are_given_up() {
@@ -288,5 +299,37 @@ mod tests {
         assert!(is_right(past, past));
         assert!(!is_right(at, past));
         assert!(!is_right(past, at));
+    }
+
+    #[test]
+    fn a_limit_below_what_the_mesh_needs_is_named() {
+        let refusal = |change: fn(&mut MeshConfig)| {
+            let mut config = MeshConfig::new(Rank::FIRST, 2, 1);
+            change(&mut config);
+            config.check().err().map(|error| error.to_string())
+        };
+        assert_eq!(refusal(|_| ()), None);
+        let short = refusal(|config| config.message_bytes_max = 39);
+        assert_eq!(
+            short.as_deref(),
+            Some("message_bytes_max is 39, and the mesh needs 40 or more: raise message_bytes_max")
+        );
+        let two = 2 * 4072 - RELAY_HEADER_BYTES - PAIR_HEADER_BYTES;
+        for (bytes, fragments) in [(two, 2), (two + 1, 3)] {
+            let mut config = MeshConfig::new(Rank::FIRST, 2, 1);
+            config.message_bytes_max = bytes;
+            config.link.session.fragment_bytes = 4072;
+            config.link.retained = fragments;
+            assert!(config.check().is_ok(), "{bytes}");
+            config.link.retained = fragments - 1;
+            let refused = config.check();
+            let Err(MeshError::Configuration {
+                setting, value_min, ..
+            }) = refused
+            else {
+                panic!("{refused:?}")
+            };
+            assert_eq!((setting, value_min), ("link.retained", fragments.into()));
+        }
     }
 }
