@@ -86,6 +86,10 @@ impl Group {
         if !missing.is_empty() {
             return Err(GroupError::Missing(missing));
         }
+        if !mesh.is_closing() {
+            // An earlier group may have tried to leave in vain.
+            (mesh.state.is_parting, mesh.state.was_left) = (false, false);
+        }
         let all = Ranks::first(mesh.ranks()).iter();
         let started: Vec<_> = all.map(|rank| mesh.started(rank)).collect();
         mesh.state.group = mesh.state.group.next(started.iter().copied().flatten());

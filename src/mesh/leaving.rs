@@ -95,7 +95,12 @@ impl Leaving {
             }
         }
         match &mut self.phase {
-            Phase::Without(error, until) if until.has_passed(now) || mesh.state.was_left => {
+            // All members have entered the barrier, so none was lost before.
+            Phase::Without(..) if mesh.state.was_left => {
+                mesh.close(now, self.deadline);
+                self.phase = Phase::Links;
+            }
+            Phase::Without(error, until) if until.has_passed(now) => {
                 return Err(mem::replace(error, GroupError::TimedOut));
             }
             Phase::Links if mesh.state.neighbours.is_empty() => return Ok(true),

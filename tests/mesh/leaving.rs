@@ -5,8 +5,9 @@ use core::time::Duration;
 
 use doorbell::Deadline;
 use doorbell::link::LinkConfig;
-use doorbell::mesh::{Group, GroupError, Leaving, MeshError};
+use doorbell::mesh::{Collective, Group, GroupError, Leaving, MeshError};
 
+use crate::collectives::{Everyone, lost_of};
 use crate::world::{World, config, ms, rank};
 
 const RING: &[(usize, usize)] = &[(0, 1), (1, 2), (2, 3), (3, 0)];
@@ -269,4 +270,73 @@ fn members_of_which_one_left_in_vain_leave_with_another_group() {
         has_left == [true; 2]
     });
     assert!(all, "{both:?}");
+}
+
+#[test]
+fn a_collective_after_a_leaving_in_vain_ends_when_a_member_is_lost() {
+    let mut world = World::new(4, RING, "");
+    world.joined();
+    let soon = Deadline::after(world.fabric.now(), ms(100));
+    let mut groups: Vec<_> = (0..4)
+        .map(|at| Group::new(&mut world.member(at).mesh).unwrap())
+        .collect();
+    // This one does not leave.
+    groups.truncate(3);
+    let mut leaving: Vec<_> = groups.into_iter().map(|group| Some(group.leave(soon))).collect();
+    let is_in_vain = world.run_in_steps(ms(200), ms(1), |world| {
+        for (at, leaving) in leaving.iter_mut().enumerate() {
+            let member = world.member(at);
+            if let Some(Err(error)) = leaving.as_mut().map(|it| it.poll(&member.node, &mut member.mesh)) {
+                assert!(matches!(error, GroupError::TimedOut), "{error}");
+                *leaving = None;
+            }
+        }
+        leaving.iter().all(Option::is_none)
+    });
+    assert!(is_in_vain, "{leaving:?}");
+    let mut all = Everyone::begin(&mut world, Collective::AllGather, 4);
+    world.members[3] = None;
+    assert!(
+        world.run(ms(20_000), |world| all.poll(world)),
+        "somebody waits for ever"
+    );
+    for failed in &all.failed[..3] {
+        assert_eq!(failed.as_ref().and_then(lost_of), Some(rank(3)), "{failed:?}");
+    }
+}
+
+/// Rank 3 lacks a message of rank 4, and learns that no way leads there any more before rank 1 closes its link, too.
+#[test]
+fn a_member_that_sees_another_go_knows_that_all_came_even_if_one_is_out_of_reach() {
+    const CABLES: &[(usize, usize)] = &[(2, 4), (2, 0), (2, 1), (1, 3)];
+    let mut world = World::new(5, CABLES, "");
+    world.joined();
+    let deadline = Deadline::after(world.fabric.now(), ms(60_000));
+    let mut leaving: Vec<_> = (0..5)
+        .map(|at| Some(Group::new(&mut world.member(at).mesh).unwrap().leave(deadline)))
+        .collect();
+    // One message of the last member is on its way, and it sends no other.
+    world.run_in_steps(ms(20), ms(1), |world| {
+        let member = world.member(4);
+        let last = leaving[4].as_mut().unwrap();
+        assert!(!last.poll(&member.node, &mut member.mesh).unwrap());
+        false
+    });
+    world.member(4).is_stopped = true;
+    let mut turn = 0_u32;
+    let have_left = world.run_in_steps(ms(5000), ms(1), |world| {
+        turn += 1;
+        // Rank 1 announces that rank 2 is gone some time before it goes itself.
+        for at in (0..4).filter(|at| *at != 1 || turn % 20 == 0) {
+            let member = world.member(at);
+            let left = leaving[at]
+                .as_mut()
+                .map(|leaving| leaving.poll(&member.node, &mut member.mesh));
+            if left.is_some_and(|left| left.unwrap_or_else(|error| panic!("rank {at}: {error}"))) {
+                leaving[at] = None;
+            }
+        }
+        [0, 1, 3].iter().all(|at| leaving[*at].is_none())
+    });
+    assert!(have_left, "{leaving:?}");
 }
