@@ -46,7 +46,7 @@ impl Host<'_> {
             );
             let sets: Vec<String> = wrong
                 .iter()
-                .map(|(name, _, want)| format!("net.ipv4.conf.{}.{name}={want}", interface.name))
+                .map(|(name, _, want)| remedy(&interface.name, name, *want))
                 .collect();
             let finding = self.finding(Severity::Error, FindingKind::ArpNotHardened, &interface.name, &what)
                 .because(
@@ -115,6 +115,16 @@ impl Host<'_> {
                 ));
             self.found.push(finding);
         }
+    }
+}
+
+/// The argument of sysctl(8) that sets it. A dot within a name is written as a slash there.
+fn remedy(interface: &str, name: &str, want: u8) -> String {
+    let own = format!("net.ipv4.conf.{}.{name}={want}", interface.replace('.', "/"));
+    match name {
+        // The larger value of the interface and of `all` is in effect, and this is the only setting to be lowered.
+        "rp_filter" => format!("net.ipv4.conf.all.{name}={want} {own}"),
+        _ => own,
     }
 }
 

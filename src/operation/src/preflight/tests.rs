@@ -509,6 +509,22 @@ fn interfaces_that_answer_for_each_other() {
         bend(&mut bent.interfaces[1].arp);
         assert_eq!(kinds(&[bent]), [FindingKind::ArpNotHardened]);
     }
+    let mut vlan = host(
+        "a",
+        &[
+            ("mlx5_0", "eth0.100", "10.0.0.1/24"),
+            ("mlx5_1", "eth1", "10.0.0.2/24"),
+        ],
+    );
+    vlan.interfaces[1].arp = hardened;
+    vlan.interfaces[0].arp = ArpFacts {
+        ignore: Some(0),
+        rp_filter: Some(2),
+        ..hardened
+    };
+    let remedy = only(&[vlan]).remedy;
+    let sets = "sysctl -w net.ipv4.conf.eth0/100.arp_ignore=1 net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.eth0/100.rp_filter=1;";
+    assert!(remedy.starts_with(sets), "{remedy}");
     let mut without = shared.clone();
     without.interfaces[1].arp.rp_filter = Some(0);
     assert_eq!(kinds(&[without]), []);
