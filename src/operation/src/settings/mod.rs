@@ -191,10 +191,11 @@ impl LogLevel {
 /// link.
 const LINK_BYTES_MAX: u64 = 1 << 30;
 
-/// Variables with our prefix that are not settings. Some are read by the loader of libibverbs, by the program, by the NCCL plugin,
+/// Variables with our prefix that are not settings. `KEYS` has keys in examples of the book. Some are read by the loader of libibverbs, by the program, by the NCCL plugin,
 /// by the lab and by tests. A cluster sets others for a service with the name doorbell.
 const OTHERS: &[&str] = &[
     "CONFIG",
+    "KEYS",
     "LIBIBVERBS",
     "RDMA_HEADERS",
     "REQUIRE_DEVICE",

@@ -291,6 +291,7 @@ fn the_environment_is_held_to_the_same() {
     let others = variables(&[
         ("DOORBELL_LIBIBVERBS", "x"),
         ("DOORBELL_NCCL_EAGER_BYTES", "x"),
+        ("DOORBELL_KEYS", "1:00"),
         ("DOORBELL_SERVICE_HOST", "x"),
         ("DOORBELL_METRICS_SERVICE_HOST", "10.0.0.1"),
         ("DOORBELL_METRICS_SERVICE_PORT", "9100"),
