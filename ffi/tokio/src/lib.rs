@@ -14,7 +14,8 @@
 //!
 //! # Cancellation
 //! Each future may be dropped at any await, as `tokio::select!` does: no event is lost, and what was begun goes on with the next call.
-//! A [`AsyncWorker::connect`] that is dropped undoes what it made.
+//! An [`AsyncWorker::connect`] that is dropped undoes what it made. [`AsyncWorker::close_all`] owns the Worker: if it is dropped, the
+//! Worker is dropped with all events that it kept.
 //!
 //! The example `service` is a server and its clients, over simulated hosts.
 

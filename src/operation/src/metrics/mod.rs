@@ -34,7 +34,8 @@ pub use own::MetricFamily;
 /// Values with the same name and labels are added up. So the labels decide whether the Workers of a device are added up. A
 /// counter decreases when its sources have gone, which Prometheus treats as a restart. To keep the counts, add sources that end
 /// to a permanent `Metrics`, and collect the others into a clone of it. Links keep the counts of links that have ended. They keep
-/// the counts of a rail as long as another link has a rail between the same device and address.
+/// the counts of a rail as long as another link has a rail between the same device and address; [`Metrics::mesh`] leaves these out, since
+/// it has a label for the member.
 ///
 /// [`Metrics::statistics`] can be collected on any thread, at any time. All others have to be collected on the thread that owns
 /// the source.

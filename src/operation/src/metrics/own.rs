@@ -23,8 +23,8 @@ impl<const LABELS: usize> MetricFamily<LABELS> {
     /// A counter, which only increases.
     ///
     /// # Panics
-    /// A name has other characters than letters, digits and `_`, or does not end with `_total`. A static with such a name does not
-    /// compile.
+    /// A name has other characters than letters, digits and `_`, or does not end with `_total`, or the help has a line feed or a backslash.
+    /// Such a static does not compile.
     #[must_use]
     pub const fn counter(
         name: &'static str,
@@ -59,6 +59,14 @@ impl<const LABELS: usize> MetricFamily<LABELS> {
         let mut rest: &[&str] = labels;
         while let [label, others @ ..] = rest {
             assert!(is_word(label.as_bytes()), "a label is letters, digits and _");
+            rest = others;
+        }
+        let mut rest = help.as_bytes();
+        while let [byte, others @ ..] = rest {
+            assert!(
+                *byte != b'\n' && *byte != b'\\',
+                "a help is one line without backslashes"
+            );
             rest = others;
         }
         let description = Description { name, kind, help };
