@@ -7,11 +7,14 @@ use doorbell::RemoteWindow;
 use doorbell::provider::Rkey;
 
 use super::{LOCALHOST, hosts, talk_to, terms, test};
+use crate::address::silent;
 use crate::perf::control;
 use crate::perf::error::PerfError;
 use crate::perf::link::{Link, Run};
 use crate::perf::message::{Message, Purpose, Setup, Verdict};
-use crate::perf::session::Server;
+use crate::perf::progress::Progress;
+use crate::perf::session::{Server, drive};
+use crate::perf::terms::{Target, Terms};
 use crate::perf::test::{Kind, Op, Role, Test};
 
 #[test]
@@ -62,4 +65,24 @@ fn a_client_that_claims_many_atomics_and_gives_up_keeps_no_listener() {
         matches!(failure, Some(PerfError::PeerGaveUp(_))),
         "{failure:?}"
     );
+}
+
+#[test]
+fn a_silent_address_leaves_time_to_the_next() {
+    let [near, far] = hosts();
+    let mut server = Server::bind(far, LOCALHOST, &terms()).unwrap();
+    let (first, _kept) = silent();
+    let target = Target::Addresses {
+        name: "the name".into(),
+        addresses: vec![first.local_addr().unwrap(), server.address()],
+    };
+    let served = thread::spawn(move || server.serve_one());
+    let client = Terms {
+        timeout: Duration::from_secs(6),
+        ..terms()
+    };
+    let tests = [test(Kind::Latency, Op::Send, 64)];
+    let driven = drive(near, &target, &tests, &client, |_| Progress::silent());
+    assert!(driven.failure.is_none(), "{:?}", driven.failure);
+    assert!(served.join().unwrap().failure.is_none());
 }
