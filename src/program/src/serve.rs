@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::fs;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -228,6 +229,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
     // Everything that can fail is created before the running daemon is replaced, except what that daemon still occupies: its addresses.
     let mut nodes = if arguments.listen.is_some() || !arguments.nodes.is_empty() {
+        may_be_listened_at(listened_at(arguments))?;
         Some(nodes(arguments, level)?)
     } else {
         None
@@ -418,9 +420,27 @@ fn is_busy(told: &io::Result<()>) -> bool {
         .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
+/// The address to listen at for other nodes.
+fn listened_at(arguments: &Arguments) -> SocketAddr {
+    arguments.listen.unwrap_or_else(|| anywhere(0))
+}
+
+/// Checks an address to listen at, except for its use by another process, which may be the daemon that is to be replaced.
+///
+/// # Errors
+/// No process of this user can listen at the address.
+fn may_be_listened_at(at: SocketAddr) -> Result<(), Failure> {
+    match TcpListener::bind(at) {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            Err(format!("listening at {at}: {error}; name another address with --listen ADDR:PORT").into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Listens for other nodes, and prints the handle.
 fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
-    let at = arguments.listen.unwrap_or_else(|| anywhere(0));
+    let at = listened_at(arguments);
     let handle = taken_over(arguments, || Ok(nodes.listen(at)?))?;
     log::say(&handle.to_string());
     if let Some(path) = &arguments.handle_file {

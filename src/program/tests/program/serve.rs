@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::schema;
-use crate::started::{PATIENCE, Running, program};
+use crate::started::{self, PATIENCE, Running, program};
 
 const SOCKET: &str = "DOORBELL_TEST_SOCKET";
 
@@ -216,15 +216,19 @@ fn a_daemon_that_cannot_begin_replaces_none() {
     let first = Running::start(program(&words));
     first.line_with("serving at ");
     std::fs::write(&keys, "no keys").unwrap();
-    let more = [
-        "--listen",
-        "127.0.0.1:0",
-        "--replace",
-        "--key-file",
-        keys.to_str().unwrap(),
-    ];
-    let second = program(&[&words[..], &more].concat()).output().unwrap();
-    assert!(!second.status.success(), "{second:?}");
+    let keys = keys.to_str().unwrap();
+    for (more, why) in [
+        (&["--listen", "127.0.0.1:0", "--key-file", keys][..], keys),
+        // The address is for documentation, and no host has it.
+        (
+            &["--listen", "192.0.2.1:0", "--unauthenticated"],
+            "listening at 192.0.2.1:0: ",
+        ),
+    ] {
+        let second = program(&[&words[..], &["--replace"], more].concat());
+        let (code, said) = started::ended(second, Stdio::null());
+        assert!(code == Some(1) && said.contains(why), "{said}");
+    }
     let mut client = attach(&socket, 0);
     client.send(at(0), b"to itself").unwrap();
     let mut came = 0;
