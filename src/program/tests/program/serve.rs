@@ -150,6 +150,23 @@ fn processes_attach_exchange_and_learn_of_a_kill() {
 }
 
 #[test]
+fn a_daemon_that_is_to_leave_its_handle_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, handle] = ["socket", "handle"].map(|name| folder.path().join(name));
+    let words = ["serve", "--socket", socket.to_str().unwrap(), "--unauthenticated"];
+    let more = ["--handle-file", handle.to_str().unwrap()];
+    let daemon = Running::start(program(&[&words[..], &more].concat()));
+    let own = daemon.line_with("doorbell:");
+    daemon.line_with("serving at ");
+    let deadline = within(PATIENCE);
+    while !handle.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(!deadline.has_passed(doorbell::now()), "no handle");
+    }
+    assert_eq!(std::fs::read_to_string(handle).unwrap().trim(), own);
+}
+
+#[test]
 fn a_handle_file_that_is_half_written_is_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let [socket, handle] = ["socket", "handle"].map(|name| folder.path().join(name));

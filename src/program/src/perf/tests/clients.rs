@@ -61,10 +61,7 @@ fn a_client_that_claims_many_atomics_and_gives_up_keeps_no_listener() {
     };
     control.send(&Message::Verdict(verdict)).unwrap();
     let failure = served.join().unwrap().failure;
-    assert!(
-        matches!(failure, Some(PerfError::PeerGaveUp(_))),
-        "{failure:?}"
-    );
+    assert!(matches!(failure, Some(PerfError::PeerGaveUp(_))), "{failure:?}");
 }
 
 #[test]
