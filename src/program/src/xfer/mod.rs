@@ -61,8 +61,9 @@ const NAP: Duration = Duration::from_micros(50);
 /// --memory bytes of the file are in memory. If a rail fails, its pieces are sent again over the others.
 ///
 /// At the end both sides compare the SHA-256 of all bytes, unless --no-checksum is given. The receiver writes a temporary file in
-/// the folder of --out. It is renamed to --out, and replaces an existing file, once the checksums match. It is removed if anything
-/// fails. An interrupted copy is not resumed. Ctrl-C ends both sides.
+/// the folder of --out, and syncs it to the disk after every 32 MiB, which counts as progress. It is renamed to --out, and replaces
+/// an existing file, once the checksums match and all of it is on the disk. It is removed if anything fails before. An interrupted
+/// copy is not resumed. Ctrl-C ends both sides.
 ///
 /// Exit code: 0 if the receiver has the whole file, under its final name; else 1.
 #[derive(clap::Args, Clone, Debug)]

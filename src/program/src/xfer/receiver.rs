@@ -102,6 +102,7 @@ impl<P: Provider> Receiver<P> {
         while let Some(written) = sink.take(wait && sink.is_busy()) {
             has_moved = true;
             match written {
+                Written::Part => line.say(&Message::Wrote),
                 Written::Slot { slot, bytes } => {
                     self.free.push(slot);
                     self.bytes_written = self.bytes_written.saturating_add(bytes);
@@ -231,12 +232,23 @@ impl<P: Provider> Receiver<P> {
         }
     }
 
-    /// Gives up the file. Its thread writes no queued slot any more, and removes an incomplete file. Nothing waits for it here: the link is
-    /// polled, so that the peer gets the reason.
-    pub(super) fn let_go(&mut self) {
-        if let Some(sink) = &mut self.sink {
-            sink.give_up();
-        }
+    /// Gives up the file, unless it gets its name already. Returns whether it did so. The file's thread writes no queued slot any more, and
+    /// removes an incomplete file. Nothing waits for it here: the link is polled, so that the peer gets the reason.
+    pub(super) fn let_go(&mut self) -> bool {
+        self.sink.as_mut().is_none_or(Sink::give_up)
+    }
+
+    /// Whether the file gets its name.
+    pub(super) fn is_naming(&self) -> bool {
+        self.sink.as_ref().is_some_and(Sink::is_naming)
+    }
+
+    /// Has another thread give the file its name, which reports its end to the result.
+    #[cfg(test)]
+    pub(super) fn name_by(&mut self, end: Option<Sum>) -> std::sync::mpsc::Sender<Written> {
+        let (sink, to) = Sink::naming();
+        (self.sink, self.end, self.is_ending) = (Some(sink), end, true);
+        to
     }
 }
 

@@ -13,6 +13,7 @@ use super::end::{End, Part};
 use super::receiver::Receiver;
 use super::report::Report;
 use super::simulated::Two;
+use super::sink::Written;
 use super::wire::{Message, VERSION};
 use super::{Arguments, Fault};
 
@@ -263,6 +264,48 @@ fn either_side_that_gives_up_ends_the_other_with_its_reason() {
                 "No space left",
             ],
         );
+    }
+}
+
+#[test]
+fn a_file_that_gets_its_name_is_received_whatever_else_ends() {
+    let files = Files::new(4_000_000);
+    let mut two = files.two("", &[]);
+    landed(&mut two, 200_000);
+    let side = &mut two.receiver;
+    let Part::Receive(receiver) = &mut side.part else {
+        panic!()
+    };
+    let named = receiver.name_by(Some([7; 32]));
+    side.give_up(Fault::both("interrupted by a signal".into()));
+    side.line.watch.over = Some(FinalReason::PeerClosed);
+    side.turn(false).unwrap();
+    assert!(side.failure.is_none() && !side.is_over());
+    named.send(Written::All([7; 32])).unwrap();
+    side.turn(false).unwrap();
+    assert!(side.is_over() && side.failure.is_none() && side.done_at.is_some());
+}
+
+/// The sender hears of the receiver's disk, and waits for it.
+#[test]
+fn writing_is_progress_on_both_sides() {
+    let files = Files::new(1000);
+    let mut two = files.two("", &["--timeout", "0.5"]);
+    landed(&mut two, 1000);
+    let Part::Receive(receiver) = &mut two.receiver.part else {
+        panic!()
+    };
+    let disk = receiver.name_by(None);
+    for _ in 0..3 {
+        disk.send(Written::Part).unwrap();
+        let until = two.fabric.now().after(Duration::from_millis(400));
+        while two.fabric.now() < until {
+            for side in [&mut two.sender, &mut two.receiver] {
+                side.turn(false).unwrap();
+            }
+            two.fabric.run_for(Duration::from_millis(1));
+        }
+        assert_eq!([&two.sender.failure, &two.receiver.failure], [&None; 2]);
     }
 }
 
