@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use doorbell::link::{LinkConfig, TransferEnd};
+use doorbell::memory::Region;
 use doorbell::provider::{MemoryError, Network, PlacementConfig, Provider};
 use doorbell::worker::Classes;
 use doorbell::{Handle, RailFilter, RemoteAccess, WorkerConfig};
@@ -110,7 +111,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with_all = ["rails", "key_file", "unauthenticated"])]
     simulated: bool,
 
-    /// The maximum bytes of the file in memory
+    /// The maximum bytes of the file in memory. The receiver registers them all before it listens
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     memory: u64,
 
@@ -350,8 +351,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         _ => {
             // A path that cannot be written to is reported before a peer connects.
             drop(sink::OutputFile::create(&arguments.out())?);
+            let region = region(&line, usize::try_from(arguments.memory)?)?;
             listen(&mut line, arguments)?;
-            Part::Receive(Receiver::new(arguments.out(), arguments.memory))
+            Part::Receive(Receiver::new(arguments.out(), region))
         }
     };
     let mut end = End::new(line, part, arguments.limits());
@@ -372,16 +374,20 @@ fn sender<P: Provider, N: Network>(
     opened: Opened,
     plan: Plan,
 ) -> Result<Sender<P>, Failure> {
-    let bytes = plan.memory_bytes();
-    let region = match bytes {
-        0 => None,
-        _ => {
-            let region = line.node.region(&line.workers, bytes, &PlacementConfig::DEFAULT);
-            Some(region.map_err(|error| format!("{bytes} bytes of memory: {error}; lower --memory"))?)
-        }
-    };
+    let region = region(line, plan.memory_bytes())?;
     let source = Source::start(opened, region.clone(), plan.has_checksum)?;
     Ok(Sender::new(plan, region, source))
+}
+
+/// Makes memory for chunks, or none for an empty file.
+fn region<P: Provider, N: Network>(line: &Line<P, N>, bytes: usize) -> Result<Option<Region<P>>, Failure> {
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let region = line.node.region(&line.workers, bytes, &PlacementConfig::DEFAULT);
+    Ok(Some(region.map_err(|error| {
+        format!("{bytes} bytes of memory: {error}; lower --memory")
+    })?))
 }
 
 fn listen<P: Provider>(

@@ -15,7 +15,7 @@ use super::report::Report;
 use super::simulated::Two;
 use super::sink::Written;
 use super::wire::{Message, VERSION};
-use super::{Arguments, Fault};
+use super::{Arguments, Fault, region};
 
 #[derive(clap::Parser)]
 struct Line {
@@ -69,9 +69,9 @@ impl Files {
             .driven()
             .build();
         let opened = arguments.open().unwrap().unwrap();
-        let receiver = Receiver::new(arguments.out(), arguments.memory);
+        let place = (arguments.out(), arguments.memory);
         let configs = (&arguments.config(), &arguments.worker_config());
-        Two::new(fabric, configs, opened, receiver, arguments.limits()).unwrap()
+        Two::new(fabric, configs, opened, place, arguments.limits()).unwrap()
     }
 
     /// Panics unless the received file is equal to the sent one, and the folder has no other file.
@@ -125,7 +125,7 @@ fn ended(files: &Files, two: &mut Two, words: [&str; 2]) {
         assert!(failure.contains(words), "{failures:#?} and not {words:?}");
     }
     // The writer thread, for which the drop waits, removes the file.
-    two.receiver.part = Part::Receive(Receiver::new(files.to(), 0));
+    two.receiver.part = Part::Receive(Receiver::new(files.to(), None));
     assert_eq!(files.names(), ["from"]);
 }
 
@@ -419,7 +419,8 @@ fn limits_of_time_end_both() {
 fn a_chunk_that_exceeds_the_receivers_memory_is_said_on_both_sides() {
     let files = Files::new(1_000_000);
     let mut two = files.two("", &[]);
-    two.receiver.part = Part::Receive(Receiver::new(files.to(), 100_000));
+    let memory = region(&two.receiver.line, 100_000).unwrap();
+    two.receiver.part = Part::Receive(Receiver::new(files.to(), memory));
     let why = "exceeds the receiver's --memory 100000";
     ended(&files, &mut two, [why, why]);
 }
@@ -428,7 +429,8 @@ fn a_chunk_that_exceeds_the_receivers_memory_is_said_on_both_sides() {
 fn a_receiver_with_room_for_one_chunk_takes_them_one_by_one() {
     let files = Files::new(1_000_000);
     let mut two = files.two("", &["--chunk", "100000", "--piece", "4K"]);
-    two.receiver.part = Part::Receive(Receiver::new(files.to(), 100_000));
+    let memory = region(&two.receiver.line, 100_000).unwrap();
+    two.receiver.part = Part::Receive(Receiver::new(files.to(), memory));
     assert_eq!(failures(&mut two, LONG), [None, None]);
     files.is_there();
 }
