@@ -30,6 +30,12 @@ where
     by_deadline(move || Ok(name.to_socket_addrs()?.collect()), timeout)
 }
 
+/// The share of the time that is left for the next of several addresses. A silent address leaves the rest to the others.
+pub(crate) fn share(left: Duration, untried: usize) -> Duration {
+    let untried = u32::try_from(untried).unwrap_or(u32::MAX);
+    left.checked_div(untried).unwrap_or_default()
+}
+
 fn by_deadline(
     look_up: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
     timeout: Duration,
@@ -49,9 +55,18 @@ fn by_deadline(
     Ok(found)
 }
 
+/// A listener whose backlog is full, so that further attempts to connect get no answer while both are kept.
+#[cfg(test)]
+pub(crate) fn silent() -> (TcpListener, std::net::TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let first = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (listener, first)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{anywhere, by_deadline, resolve};
+    use super::{anywhere, by_deadline, resolve, share};
     use core::time::Duration;
     use std::net::TcpListener;
     use std::thread;
@@ -72,6 +87,18 @@ mod tests {
             assert_eq!(resolve(name, LONG).unwrap(), [address.parse().unwrap()]);
         }
         assert!(resolve("127.0.0.1:notaport", LONG).is_err());
+    }
+
+    #[test]
+    fn silent_addresses_share_the_time() {
+        let timeout = Duration::from_secs(10);
+        let mut left = timeout;
+        for untried in (1..=4).rev() {
+            let taken = share(left, untried);
+            assert_eq!(taken, timeout / 4);
+            left -= taken;
+        }
+        assert_eq!(left, Duration::ZERO);
     }
 
     #[test]

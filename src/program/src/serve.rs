@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::fs;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -69,11 +70,15 @@ const A_WHILE: Duration = Duration::from_secs(3600);
 ///
 /// SIGINT or SIGTERM ends the daemon, which then reports its counts.
 #[derive(clap::Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    group(clap::ArgGroup::new("others").args(["nodes", "listen", "handle_file"]).multiple(true)),
+    group(clap::ArgGroup::new("for_others").args(["rails", "links", "key_file", "unauthenticated"]).multiple(true).requires("others")),
+    after_help = "Examples:\n  \
     doorbell serve --socket $XDG_RUNTIME_DIR/doorbell.socket\n  \
     doorbell serve --node 1 --handle-file /shared/1 --peer 2=@/shared/2 --key-file keys\n  \
     doorbell serve --mode 666 --clients 64 --json\n  \
-    doorbell serve --socket $XDG_RUNTIME_DIR/doorbell.socket --replace")]
+    doorbell serve --socket $XDG_RUNTIME_DIR/doorbell.socket --replace"
+)]
 pub(crate) struct Arguments {
     /// The path of the socket; its folder is created if it is missing
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
@@ -97,7 +102,7 @@ pub(crate) struct Arguments {
     #[arg(long = "peer", value_name = "N=HANDLE", value_parser = parse_peer)]
     nodes: Vec<(u32, String)>,
 
-    /// The address to listen at for other nodes [default with --peer: any port of every address]
+    /// The address to listen at for other nodes [default with --peer or --handle-file: any port of every address]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
 
@@ -227,7 +232,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     files.current = files.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
     // Everything that can fail is created before the running daemon is replaced, except what that daemon still occupies: its addresses.
-    let mut nodes = if arguments.listen.is_some() || !arguments.nodes.is_empty() {
+    let has_others =
+        arguments.listen.is_some() || arguments.handle_file.is_some() || !arguments.nodes.is_empty();
+    let mut nodes = if has_others {
+        may_be_listened_at(listened_at(arguments))?;
         Some(nodes(arguments, level)?)
     } else {
         None
@@ -418,9 +426,27 @@ fn is_busy(told: &io::Result<()>) -> bool {
         .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
+/// The address to listen at for other nodes.
+fn listened_at(arguments: &Arguments) -> SocketAddr {
+    arguments.listen.unwrap_or_else(|| anywhere(0))
+}
+
+/// Checks an address to listen at, except for its use by another process, which may be the daemon that is to be replaced.
+///
+/// # Errors
+/// No process of this user can listen at the address.
+fn may_be_listened_at(at: SocketAddr) -> Result<(), Failure> {
+    match TcpListener::bind(at) {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            Err(format!("listening at {at}: {error}; name another address with --listen ADDR:PORT").into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Listens for other nodes, and prints the handle.
 fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
-    let at = arguments.listen.unwrap_or_else(|| anywhere(0));
+    let at = listened_at(arguments);
     let handle = taken_over(arguments, || Ok(nodes.listen(at)?))?;
     log::say(&handle.to_string());
     if let Some(path) = &arguments.handle_file {
@@ -548,9 +574,10 @@ mod tests {
     use core::time::Duration;
     use std::sync::mpsc::channel;
 
+    use clap::Parser as _;
     use doorbell::provider::Instant;
 
-    use super::{HALF_WRITTEN, Known, in_time, outlived, parse_mode, parse_peer};
+    use super::{Arguments, HALF_WRITTEN, Known, in_time, outlived, parse_mode, parse_peer};
 
     #[test]
     fn a_file_system_that_does_not_answer_is_waited_for_no_longer() {
@@ -589,6 +616,36 @@ mod tests {
     fn a_file_that_cannot_be_read_ends_a_daemon_without_processes_alone() {
         assert_eq!(outlived(7, "half".into(), 1).unwrap(), "doorbell: node 7: half");
         assert_eq!(outlived(7, "half".into(), 0).unwrap_err().to_string(), "half");
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        _arguments: Arguments,
+    }
+
+    #[test]
+    fn an_option_for_other_nodes_is_refused_without_any() {
+        for words in [
+            &["--rails", "mlx5_*"][..],
+            &["--links", "2"],
+            &["--key-file", "keys"],
+            &["--unauthenticated"],
+        ] {
+            let parse = |more: &[&str]| Line::try_parse_from([&["serve"][..], words, more].concat());
+            let error = parse(&[]).err().unwrap().to_string();
+            for option in ["--peer", "--listen", "--handle-file"] {
+                assert!(error.contains(option), "{error}");
+            }
+            for more in [
+                &["--peer", "2=@file"],
+                &["--listen", "127.0.0.1:0"],
+                &["--handle-file", "file"],
+            ] {
+                assert!(parse(more).is_ok(), "{words:?} {more:?}");
+            }
+        }
+        assert!(Line::try_parse_from(["serve"]).is_ok());
     }
 
     #[test]

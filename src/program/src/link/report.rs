@@ -138,9 +138,8 @@ impl OneSided {
     fn of<P: Provider, N: Network>(end: &End<P, N>, took: Duration) -> Option<Self> {
         if let Some(opened) = &end.opened {
             let wish = end.incoming.wish?;
-            let taken = u64::from(end.incoming.requests);
             let requests = Requests {
-                taken,
+                taken: end.incoming.requests,
                 ..Requests::default()
             };
             return Some(Self {
@@ -180,7 +179,7 @@ fn of_another_reason<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
 /// Counts wrong pieces in this side's windows, after the peer has reported its requests.
 fn wrong_pieces<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
     let opened = end.opened.as_ref().filter(|_| end.incoming.ended.is_some());
-    opened.map_or(0, |opened| opened.wrong(u64::from(end.incoming.requests)))
+    opened.map_or(0, |opened| opened.wrong(end.incoming.requests))
 }
 
 #[derive(Debug, Serialize)]

@@ -33,7 +33,7 @@ enum Kind {
     /// A numbered message. Numbers begin at 0.
     Data(u64),
     /// The last message: the number of numbered messages, and of one-sided requests.
-    End { messages: u64, requests: u32 },
+    End { messages: u64, requests: u64 },
 }
 
 impl Kind {
@@ -44,7 +44,12 @@ impl Kind {
                 (1_u16, flags, 0, wish.message_bytes, wish.per_second)
             }
             Self::Data(number) => (2, 0, number, 0, 0),
-            Self::End { messages, requests } => (3, 0, messages, requests, 0),
+            Self::End { messages, requests } => {
+                // The lower half is where it was when there was no upper one.
+                let [a, b, c, d, low @ ..] = requests.to_be_bytes();
+                let high = u32::from_be_bytes([a, b, c, d]);
+                (3, 0, messages, u32::from_be_bytes(low), high)
+            }
         };
         let fields = MAGIC
             .to_be_bytes()
@@ -78,18 +83,19 @@ impl Kind {
             return None;
         }
         let (number, bytes) = (u64::from_be_bytes(*number), u32::from_be_bytes(*bytes));
+        let per_second = u32::from_be_bytes(*per_second);
         let flags = u16::from_be_bytes(*flags);
         match u16::from_be_bytes(*kind) {
             1 => Some(Self::Begin(Wish {
                 answers: flags & 1 != 0,
                 message_bytes: bytes,
-                per_second: u32::from_be_bytes(*per_second),
+                per_second,
                 op: Op::from_u16(flags >> 1)?,
             })),
             2 => Some(Self::Data(number)),
             3 => Some(Self::End {
                 messages: number,
-                requests: bytes,
+                requests: u64::from(per_second) << 32 | u64::from(bytes),
             }),
             _ => None,
         }
@@ -178,7 +184,7 @@ impl Outgoing {
     pub(super) fn end(&mut self, requests: u64) -> &[u8] {
         self.short(Kind::End {
             messages: self.messages,
-            requests: u32::try_from(requests).unwrap_or(u32::MAX),
+            requests,
         })
     }
 
@@ -229,7 +235,7 @@ pub(super) struct Incoming {
     /// The number of messages that the peer reported with its last one.
     pub(super) ended: Option<u64>,
     /// The number of one-sided requests that the peer reported with its last message.
-    pub(super) requests: u32,
+    pub(super) requests: u64,
     /// The number of the next message.
     expected: u64,
     /// Messages that arrived, including the first and the last one.
@@ -315,8 +321,9 @@ mod tests {
         for _ in 0..3 {
             incoming.take(&message(&mut outgoing));
         }
-        incoming.take(outgoing.end(41));
-        assert_eq!((incoming.wish, incoming.requests), (Some(wish), 41));
+        let requests = (1 << 40) + 41;
+        incoming.take(outgoing.end(requests));
+        assert_eq!((incoming.wish, incoming.requests), (Some(wish), requests));
         assert_eq!(
             (incoming.messages, incoming.bytes, incoming.ended),
             (3, 300, Some(3))
@@ -352,7 +359,7 @@ mod tests {
         for at in 0..end.len() {
             let mut changed = end.clone();
             changed[at] ^= 4;
-            let is_number = (8..20).contains(&at);
+            let is_number = (8..24).contains(&at);
             assert_eq!(found(&[&changed]).2, u64::from(!is_number), "{at}");
         }
         for bytes in 0..first.len() {

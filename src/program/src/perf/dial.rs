@@ -10,6 +10,7 @@ use doorbell::{ChannelConfig, ConnectError, Connection, Node, Worker};
 
 use super::error::PerfError;
 use super::terms::{Target, Terms};
+use crate::address::share;
 
 /// Pause between two attempts to connect while no listener is there.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
@@ -36,8 +37,9 @@ pub(super) fn dial<P: Provider, N: Network>(
             }
             Target::Addresses { name, addresses } => {
                 let mut last = ConnectError::Unreachable("a name was resolved to no address");
-                for address in addresses {
-                    let deadline = node.within(terms.timeout.saturating_sub(begun.elapsed()));
+                for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
+                    let left = terms.timeout.saturating_sub(begun.elapsed());
+                    let deadline = node.within(share(left, untried));
                     match node.connect_at(workers, *address, config, deadline) {
                         Ok(connection) => {
                             let found = Target::Addresses {
@@ -48,8 +50,7 @@ pub(super) fn dial<P: Provider, N: Network>(
                         }
                         Err(error) => last = error,
                     }
-                    // After an error that is not one of TCP, the remaining addresses are not tried.
-                    if tcp_errno(&last).is_none() {
+                    if !may_be_elsewhere(&last) {
                         break;
                     }
                 }
@@ -70,6 +71,18 @@ pub(super) fn dial<P: Provider, N: Network>(
             });
         }
         thread::sleep(RETRY_EVERY);
+    }
+}
+
+/// Whether the listener may be at another address: this one cannot be reached, or it is silent.
+pub(crate) fn may_be_elsewhere(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::Unanswered(_) => true,
+        ConnectError::Handshake(HandshakeError {
+            cause: Cause::StageTimedOut | Cause::WholeTimedOut,
+            ..
+        }) => true,
+        error => tcp_errno(error).is_some(),
     }
 }
 

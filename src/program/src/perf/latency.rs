@@ -148,8 +148,10 @@ pub(super) fn answer<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError>
         Op::FetchAdd | Op::CompareSwap => {
             run.await_mark(0)?;
             let mut counter = run.source.counter(Role::Listener);
+            // The client chose the number.
             for sequence in 0..run.test.total() {
                 counter.step(sequence);
+                run.idle(LOOKS_AT_MEMORY)?;
             }
             run.check_word_at_rest(run.test.total(), &mut counter)?;
             run.send_mark(0)

@@ -20,6 +20,8 @@ use super::terms::{Target, Terms};
 use super::test::{Kind, Op, Plant, Role, Test};
 use super::{Metering, Progress, control};
 
+mod clients;
+
 /// A small number, since two polling threads compete for the lock of the fabric.
 const MEASURED: u64 = 48;
 const WARMUP: u64 = 8;

@@ -3,13 +3,13 @@
 
 use core::time::Duration;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::wire::{Destination, Inbox, Message};
-use crate::address::{anywhere, resolve};
+use crate::address::{anywhere, resolve, share};
 use crate::report::Failure;
 
 /// Connects to the first address of `host` that responds.
@@ -17,23 +17,28 @@ pub(super) fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStr
     let deadline = Instant::now().checked_add(timeout);
     let addresses = resolve((host.to_owned(), port), timeout)
         .map_err(|error| format!("cannot look up {host}: {error}"))?;
+    let stream = connect_to(&addresses, deadline)
+        .map_err(|error| format!("cannot connect to {host} port {port}: {error}"))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Connects to the first of these addresses that responds.
+fn connect_to(addresses: &[SocketAddr], deadline: Option<Instant>) -> io::Result<TcpStream> {
     let mut last = io::Error::new(
         io::ErrorKind::TimedOut,
         "looking it up took all the time there was",
     );
-    for address in addresses {
+    for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
         let Some(remaining) = remaining(deadline) else {
             break;
         };
-        match TcpStream::connect_timeout(&address, remaining) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
+        match TcpStream::connect_timeout(address, share(remaining, untried)) {
+            Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
-    Err(format!("cannot connect to {host} port {port}: {last}").into())
+    Err(last)
 }
 
 /// Listens at a port of every address.
@@ -142,7 +147,8 @@ fn seconds(span: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{accept, connect, destination, done, listen};
+    use super::{accept, connect, connect_to, destination, done, listen};
+    use crate::address::silent;
     use core::time::Duration;
     use std::io::Write;
     use std::net::{Shutdown, TcpListener, TcpStream};
@@ -205,6 +211,17 @@ mod tests {
         theirs.write_all(b"GET / HTTP/1.1\r\n").unwrap();
         let error = done(&mut ours, LONG).unwrap_err().to_string();
         assert_eq!(error, "the peer sent more than the 5 bytes of \"done\"");
+    }
+
+    #[test]
+    fn a_silent_address_leaves_time_to_the_next() {
+        let (first, _kept) = silent();
+        let second = listen(0).unwrap();
+        let port = second.local_addr().unwrap().port();
+        let addresses = [first.local_addr().unwrap(), ([127, 0, 0, 1], port).into()];
+        let deadline = Instant::now().checked_add(Duration::from_secs(4));
+        let stream = connect_to(&addresses, deadline).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), addresses[1]);
     }
 
     #[test]

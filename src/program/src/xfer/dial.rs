@@ -4,15 +4,15 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::thread;
 
-use doorbell::connect::{Cause, ConnectError, HandshakeError};
+use doorbell::connect::ConnectError;
 use doorbell::provider::{Network, Provider};
 use doorbell::{Handle, Node};
 
 use super::interrupt::Interrupt;
 use super::{PORT, interrupt};
-use crate::address::resolve;
+use crate::address::{resolve, share};
 use crate::handle_file;
-use crate::perf::dial::{ECONNREFUSED, tcp_errno};
+use crate::perf::dial::{ECONNREFUSED, may_be_elsewhere, tcp_errno};
 use crate::report::Failure;
 use crate::value::PeerPlace;
 
@@ -90,12 +90,11 @@ impl Peer {
                             Err(Asked::Interrupted) => return interrupt::ended(),
                             Err(Asked::Failed(error)) if is_nobody_there(&error) => may_start = true,
                             Err(Asked::Failed(error)) => {
-                                let may_be_elsewhere = tcp_errno(&error).is_some() || is_silent(&error);
-                                let error = format!("{address}: {error}");
-                                if !may_be_elsewhere {
-                                    return Err(error.into());
+                                let text = format!("{address}: {error}");
+                                if !may_be_elsewhere(&error) {
+                                    return Err(text.into());
                                 }
-                                failed = Some(error);
+                                failed = Some(text);
                             }
                         }
                     }
@@ -115,23 +114,9 @@ impl Peer {
     }
 }
 
-/// The share of the time that is left for the next of several addresses. A silent address leaves the rest to the others.
-fn share(left: Duration, untried: usize) -> Duration {
-    let untried = u32::try_from(untried).unwrap_or(u32::MAX);
-    left.checked_div(untried).unwrap_or_default()
-}
-
 /// Whether a listener may still start.
 fn is_nobody_there(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Unanswered(_)) || tcp_errno(error) == Some(ECONNREFUSED)
-}
-
-/// Whether a process accepted the connection and did not answer in its share of the time.
-fn is_silent(error: &ConnectError) -> bool {
-    let ConnectError::Handshake(HandshakeError { cause, .. }) = error else {
-        return false;
-    };
-    matches!(cause, Cause::StageTimedOut | Cause::WholeTimedOut)
 }
 
 enum Asked {
@@ -166,7 +151,7 @@ mod tests {
     use doorbell::Trust;
     use doorbell_sim::Fabric;
 
-    use super::{Interrupt, Peer, share};
+    use super::{Interrupt, Peer};
     use crate::simulated::host;
 
     /// Returns the error of a host whose only subnet is 10.0.0.0/24.
@@ -191,17 +176,5 @@ mod tests {
         );
         let error = dialed(&["10.9.0.1:7", "10.9.0.2:7"]);
         assert!(error.starts_with("10.9.0.2:7: TCP: "), "{error}");
-    }
-
-    #[test]
-    fn silent_addresses_share_the_time() {
-        let timeout = Duration::from_secs(10);
-        let mut left = timeout;
-        for untried in (1..=4).rev() {
-            let taken = share(left, untried);
-            assert_eq!(taken, timeout / 4);
-            left -= taken;
-        }
-        assert_eq!(left, Duration::ZERO);
     }
 }

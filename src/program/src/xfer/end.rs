@@ -67,7 +67,8 @@ impl<P: Provider, N: Network> End<P, N> {
     /// Whether nothing more has to be done.
     pub(super) fn is_over(&self) -> bool {
         let is_alone = self.failure.is_some() && self.line.link.is_none();
-        self.line.watch.over.is_some() || self.is_given_up || is_alone
+        let is_naming = matches!(&self.part, Part::Receive(receiver) if receiver.is_naming());
+        self.line.watch.over.is_some() && !is_naming || self.is_given_up || is_alone
     }
 
     /// The number of bytes that the receiver has.
@@ -97,18 +98,22 @@ impl<P: Provider, N: Network> End<P, N> {
         }
     }
 
-    /// Gives up, and sends the reason to the peer.
+    /// Gives up, and sends the reason to the peer. It is too late once the file gets its name.
     pub(super) fn give_up(&mut self, fault: Fault) {
         if self.failure.is_some() || self.done_at.is_some() {
+            return;
+        }
+        let is_in_time = match &mut self.part {
+            Part::Send(_) => true,
+            Part::Receive(receiver) => receiver.let_go(),
+        };
+        if !is_in_time {
             return;
         }
         self.failure = Some(fault.here);
         if let Some(why) = fault.said {
             self.line.be_silent();
             self.line.say(&Message::Failed { why });
-        }
-        if let Part::Receive(receiver) = &mut self.part {
-            receiver.let_go();
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use doorbell::link::{LinkConfig, TransferEnd};
+use doorbell::memory::Region;
 use doorbell::provider::{MemoryError, Network, PlacementConfig, Provider};
 use doorbell::worker::Classes;
 use doorbell::{Handle, RailFilter, RemoteAccess, WorkerConfig};
@@ -61,8 +62,9 @@ const NAP: Duration = Duration::from_micros(50);
 /// --memory bytes of the file are in memory. If a rail fails, its pieces are sent again over the others.
 ///
 /// At the end both sides compare the SHA-256 of all bytes, unless --no-checksum is given. The receiver writes a temporary file in
-/// the folder of --out. It is renamed to --out, and replaces an existing file, once the checksums match. It is removed if anything
-/// fails. An interrupted copy is not resumed. Ctrl-C ends both sides.
+/// the folder of --out, and syncs it to the disk after every 32 MiB, which counts as progress. It is renamed to --out, and replaces
+/// an existing file, once the checksums match and all of it is on the disk. It is removed if anything fails before. An interrupted
+/// copy is not resumed. Ctrl-C ends both sides.
 ///
 /// Exit code: 0 if the receiver has the whole file, under its final name; else 1.
 #[derive(clap::Args, Clone, Debug)]
@@ -109,7 +111,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with_all = ["rails", "key_file", "unauthenticated"])]
     simulated: bool,
 
-    /// The maximum bytes of the file in memory
+    /// The maximum bytes of the file in memory. The receiver registers them all before it listens
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     memory: u64,
 
@@ -349,8 +351,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         _ => {
             // A path that cannot be written to is reported before a peer connects.
             drop(sink::OutputFile::create(&arguments.out())?);
+            let region = region(&line, usize::try_from(arguments.memory)?)?;
             listen(&mut line, arguments)?;
-            Part::Receive(Receiver::new(arguments.out(), arguments.memory))
+            Part::Receive(Receiver::new(arguments.out(), region))
         }
     };
     let mut end = End::new(line, part, arguments.limits());
@@ -371,16 +374,20 @@ fn sender<P: Provider, N: Network>(
     opened: Opened,
     plan: Plan,
 ) -> Result<Sender<P>, Failure> {
-    let bytes = plan.memory_bytes();
-    let region = match bytes {
-        0 => None,
-        _ => {
-            let region = line.node.region(&line.workers, bytes, &PlacementConfig::DEFAULT);
-            Some(region.map_err(|error| format!("{bytes} bytes of memory: {error}; lower --memory"))?)
-        }
-    };
+    let region = region(line, plan.memory_bytes())?;
     let source = Source::start(opened, region.clone(), plan.has_checksum)?;
     Ok(Sender::new(plan, region, source))
+}
+
+/// Makes memory for chunks, or none for an empty file.
+fn region<P: Provider, N: Network>(line: &Line<P, N>, bytes: usize) -> Result<Option<Region<P>>, Failure> {
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let region = line.node.region(&line.workers, bytes, &PlacementConfig::DEFAULT);
+    Ok(Some(region.map_err(|error| {
+        format!("{bytes} bytes of memory: {error}; lower --memory")
+    })?))
 }
 
 fn listen<P: Provider>(

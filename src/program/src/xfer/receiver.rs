@@ -7,7 +7,7 @@ use doorbell::link::{
     TransferEnd, TransferEvent, TransferId, TransferOptions, TransferRefusal, TransferRole,
 };
 use doorbell::memory::Region;
-use doorbell::provider::{Network, PlacementConfig, Provider};
+use doorbell::provider::{Network, Provider};
 
 use super::Fault;
 use super::line::Line;
@@ -16,10 +16,10 @@ use super::sink::{OutputFile, Sink, Written};
 use super::wire::{Message, Sum};
 
 pub(super) struct Receiver<P: Provider> {
-    memory_bytes: u64,
     pub(super) path: PathBuf,
     /// Set after the sender's Begin message.
     pub(super) plan: Option<Plan>,
+    /// Made before the link is connected: a live link must be polled, and the pages of much memory take longer than its peer waits.
     region: Option<Region<P>>,
     sink: Option<Sink>,
     free: Vec<usize>,
@@ -42,12 +42,11 @@ pub(super) struct Receiver<P: Provider> {
 }
 
 impl<P: Provider> Receiver<P> {
-    pub(super) fn new(path: PathBuf, memory_bytes: u64) -> Self {
+    pub(super) fn new(path: PathBuf, region: Option<Region<P>>) -> Self {
         Self {
-            memory_bytes,
             path,
             plan: None,
-            region: None,
+            region,
             sink: None,
             free: Vec::new(),
             next: 0,
@@ -102,6 +101,7 @@ impl<P: Provider> Receiver<P> {
         while let Some(written) = sink.take(wait && sink.is_busy()) {
             has_moved = true;
             match written {
+                Written::Part => line.say(&Message::Wrote),
                 Written::Slot { slot, bytes } => {
                     self.free.push(slot);
                     self.bytes_written = self.bytes_written.saturating_add(bytes);
@@ -157,16 +157,11 @@ impl<P: Provider> Receiver<P> {
                 chunk_bytes,
                 has_checksum,
             } if self.plan.is_none() => {
-                let mut plan = Plan::of_peer(bytes, chunk_bytes, self.memory_bytes).map_err(Fault::both)?;
+                let memory_bytes = self.region.as_ref().map_or(0, Region::bytes);
+                let memory_bytes = u64::try_from(memory_bytes).unwrap_or(u64::MAX);
+                let mut plan = Plan::of_peer(bytes, chunk_bytes, memory_bytes).map_err(Fault::both)?;
                 plan.has_checksum = has_checksum;
                 let place = OutputFile::create(&self.path).map_err(Fault::both)?;
-                if plan.slots > 0 {
-                    let placement = PlacementConfig::DEFAULT;
-                    let region = line.node.region(&line.workers, plan.memory_bytes(), &placement);
-                    self.region = Some(region.map_err(|error| {
-                        Fault::both(format!("{} bytes of memory: {error}", plan.memory_bytes()))
-                    })?);
-                }
                 let sink = Sink::start(place, self.region.clone(), has_checksum);
                 let sink = sink.map_err(|error| Fault::both(format!("starting a thread: {error}")))?;
                 self.sink = Some(sink);
@@ -231,12 +226,23 @@ impl<P: Provider> Receiver<P> {
         }
     }
 
-    /// Gives up the file. Its thread writes no queued slot any more, and removes an incomplete file. Nothing waits for it here: the link is
-    /// polled, so that the peer gets the reason.
-    pub(super) fn let_go(&mut self) {
-        if let Some(sink) = &mut self.sink {
-            sink.give_up();
-        }
+    /// Gives up the file, unless it gets its name already. Returns whether it did so. The file's thread writes no queued slot any more, and
+    /// removes an incomplete file. Nothing waits for it here: the link is polled, so that the peer gets the reason.
+    pub(super) fn let_go(&mut self) -> bool {
+        self.sink.as_mut().is_none_or(Sink::give_up)
+    }
+
+    /// Whether the file gets its name.
+    pub(super) fn is_naming(&self) -> bool {
+        self.sink.as_ref().is_some_and(Sink::is_naming)
+    }
+
+    /// Has another thread give the file its name, which reports its end to the result.
+    #[cfg(test)]
+    pub(super) fn name_by(&mut self, end: Option<Sum>) -> std::sync::mpsc::Sender<Written> {
+        let (sink, to) = Sink::naming();
+        (self.sink, self.end, self.is_ending) = (Some(sink), end, true);
+        to
     }
 }
 

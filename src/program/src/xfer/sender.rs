@@ -154,6 +154,8 @@ impl<P: Provider> Sender<P> {
     pub(super) fn heard_message(&mut self, message: Message) -> Result<(), Fault> {
         match message {
             Message::Ready if self.has_begun && !self.is_ready => self.is_ready = true,
+            // Its arrival is progress.
+            Message::Wrote if self.is_ready => {}
             Message::Answer { bytes, sum } if self.has_ended && self.answer.is_none() => {
                 self.answer = Some(sum);
                 if self.sum != Some(sum) || bytes != self.plan.bytes {

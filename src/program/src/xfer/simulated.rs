@@ -1,11 +1,11 @@
 //! Both ends in this process, on two hosts of a simulated fabric with two rails between them.
 
 use core::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use doorbell::WorkerConfig;
 use doorbell::link::LinkConfig;
-use doorbell::provider::PlacementConfig;
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire};
 
 use core::time::Duration;
@@ -16,9 +16,8 @@ use super::line::Line;
 use super::plan::Plan;
 use super::receiver::Receiver;
 use super::report::Report;
-use super::sender::Sender;
-use super::source::{Opened, Source};
-use super::{Arguments, Fault};
+use super::source::Opened;
+use super::{Arguments, Fault, region, sender};
 use crate::report::Failure;
 use crate::simulated;
 
@@ -55,7 +54,7 @@ impl Two {
         fabric: Fabric,
         (config, own): (&LinkConfig, &WorkerConfig),
         (opened, plan): (Opened, Plan),
-        receiver: Receiver<Host>,
+        (out, memory): (PathBuf, u64),
         limits: Limits,
     ) -> Result<Self, Failure> {
         let trust = simulated::trust()?;
@@ -68,15 +67,10 @@ impl Two {
         let any = SocketAddr::from(([0, 0, 0, 0], PORT));
         let handle = to.links.listen_polled(&to.node, &to.workers, any)?;
         from.connect(&handle)?;
-        let region = match plan.slots {
-            0 => None,
-            _ => Some(
-                from.node
-                    .region(&from.workers, plan.memory_bytes(), &PlacementConfig::DEFAULT)?,
-            ),
-        };
-        let source = Source::start(opened, region.clone(), plan.has_checksum)?;
-        let sender = Sender::new(plan, region, source);
+        // No more than the file needs, whose length is known here.
+        let memory = memory.min(plan.chunks().saturating_mul(plan.chunk_bytes));
+        let receiver = Receiver::new(out, region(&to, usize::try_from(memory)?)?);
+        let sender = sender(&from, opened, plan)?;
         Ok(Self {
             fabric,
             sender: End::new(from, Part::Send(sender), limits),
@@ -133,10 +127,10 @@ pub(super) fn run(
     interrupt: &Interrupt,
 ) -> Result<Report, Failure> {
     let fabric = Fabric::builder().link(WIRE).driven().build();
-    let receiver = Receiver::new(arguments.out(), arguments.memory);
+    let place = (arguments.out(), arguments.memory);
     let name = arguments.name();
     let configs = (config, &arguments.worker_config());
-    let mut two = Two::new(fabric, configs, (opened, plan), receiver, arguments.limits())?;
+    let mut two = Two::new(fabric, configs, (opened, plan), place, arguments.limits())?;
     two.run(interrupt)?;
     let mut report = Report::of(&two.sender, name, arguments.piece);
     report.simulated = true;

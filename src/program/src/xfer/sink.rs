@@ -19,6 +19,9 @@ use crate::unfinished;
 /// Number of bytes that are written at a time.
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// Number of bytes after which the file is synced, so that neither this nor the sync at the end takes long.
+const SYNC_BYTES: usize = 32 << 20;
+
 /// The path of a file that is discarded.
 const NOWHERE: &str = "/dev/null";
 
@@ -82,13 +85,25 @@ impl OutputFile {
         }
     }
 
-    /// Gives the file its name, after it is on the disk.
-    fn name(&mut self) -> Result<(), String> {
+    /// Waits until the written bytes are on the disk.
+    fn sync(&self) -> Result<(), String> {
+        let Some(Unnamed { file, path, .. }) = &self.file else {
+            return Ok(());
+        };
+        file.sync_all()
+            .map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Gives the file its name, after it is on the disk, unless it was given up.
+    fn name(&mut self, is_settled: &AtomicBool) -> Result<(), String> {
+        self.sync()?;
+        if is_settled.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
         let Some(unnamed) = &mut self.file else {
             return Ok(());
         };
-        let named = unnamed.file.sync_all();
-        let named = named.and_then(|()| fs::rename(&unnamed.unfinished, &unnamed.path));
+        let named = fs::rename(&unnamed.unfinished, &unnamed.path);
         unnamed.is_named = named.is_ok();
         named.map_err(|error| format!("{}: {error}", unnamed.path.display()))
     }
@@ -118,6 +133,8 @@ enum Order {
 /// The result of an order.
 #[derive(Debug)]
 pub(super) enum Written {
+    /// [`SYNC_BYTES`] more are on the disk. The order is not done yet.
+    Part,
     /// The slot is free again.
     Slot {
         slot: usize,
@@ -135,7 +152,8 @@ pub(super) struct Sink {
     orders: Option<Sender<Order>>,
     written: Receiver<Written>,
     awaited: u64,
-    is_given_up: Arc<AtomicBool>,
+    /// Set once, by the first of two: the command gives up the file, or the thread gives it its name.
+    is_settled: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -151,11 +169,11 @@ impl Sink {
     ) -> io::Result<Self> {
         let (orders, ordered) = channel();
         let (to, written) = channel();
-        let is_given_up = Arc::new(AtomicBool::new(false));
-        let is_over = Arc::clone(&is_given_up);
+        let is_settled = Arc::new(AtomicBool::new(false));
+        let settled = Arc::clone(&is_settled);
         let work = move || {
             let sum = Summing::new(has_checksum);
-            if let Err(why) = write_all(place, region.as_ref(), (&ordered, &to), (sum, &is_over)) {
+            if let Err(why) = write_all(place, region.as_ref(), (&ordered, &to), (sum, &settled)) {
                 // The receiver is gone if the command gave up.
                 let _ = to.send(Written::Failed(why));
             }
@@ -165,7 +183,7 @@ impl Sink {
             orders: Some(orders),
             written,
             awaited: 0,
-            is_given_up,
+            is_settled,
             thread: Some(thread),
         })
     }
@@ -180,11 +198,34 @@ impl Sink {
         self.order(Order::End(sum));
     }
 
-    /// Ends the thread after the write in progress, which has at most [`BUFFER_BYTES`]. Does not wait for it.
-    pub(super) fn give_up(&mut self) {
-        self.is_given_up.store(true, Ordering::Relaxed);
+    /// Gives up the file, unless the thread gives it its name already. Returns whether it did so. The thread ends after the write in
+    /// progress, which has at most [`BUFFER_BYTES`], or after the sync in progress. Nothing waits for it here.
+    pub(super) fn give_up(&mut self) -> bool {
+        if self.is_settled.swap(true, Ordering::Relaxed) && self.is_busy() {
+            return false;
+        }
         self.orders = None;
         self.awaited = 0;
+        true
+    }
+
+    /// Whether the thread gives the file its name, and has not reported so yet.
+    pub(super) fn is_naming(&self) -> bool {
+        self.is_busy() && self.is_settled.load(Ordering::Relaxed)
+    }
+
+    /// A thread that gives the file its name, with the end that it reports to.
+    #[cfg(test)]
+    pub(super) fn naming() -> (Self, Sender<Written>) {
+        let (to, written) = channel();
+        let sink = Self {
+            orders: None,
+            written,
+            awaited: 1,
+            is_settled: Arc::new(AtomicBool::new(true)),
+            thread: None,
+        };
+        (sink, to)
     }
 
     fn order(&mut self, order: Order) {
@@ -207,6 +248,7 @@ impl Sink {
         };
         self.awaited = match written {
             Written::Failed(_) => 0,
+            Written::Part => self.awaited,
             Written::Slot { .. } | Written::All(_) => self.awaited.saturating_sub(1),
         };
         Some(written)
@@ -233,11 +275,11 @@ fn write_all<P: Provider>(
     mut place: OutputFile,
     region: Option<&Region<P>>,
     (ordered, to): (&Receiver<Order>, &Sender<Written>),
-    (mut sum, is_over): (Summing, &AtomicBool),
+    (mut sum, is_settled): (Summing, &AtomicBool),
 ) -> Result<(), String> {
-    let mut buffer = vec![0; BUFFER_BYTES];
+    let (mut buffer, mut unsynced) = (vec![0; BUFFER_BYTES], 0_usize);
     while let Ok(order) = ordered.recv() {
-        if is_over.load(Ordering::Relaxed) {
+        if is_settled.load(Ordering::Relaxed) {
             return Ok(());
         }
         let (slot, mut offset, bytes) = match order {
@@ -245,7 +287,7 @@ fn write_all<P: Provider>(
             Order::End(theirs) => {
                 let ours = sum.end();
                 if ours == theirs {
-                    place.name()?;
+                    place.name(is_settled)?;
                 }
                 drop(place);
                 let _ = to.send(Written::All(ours));
@@ -261,10 +303,16 @@ fn write_all<P: Provider>(
                 .copy_out(offset, buffer)
                 .map_err(|error| error.to_string())?;
             sum.add(buffer);
-            if is_over.load(Ordering::Relaxed) {
+            if is_settled.load(Ordering::Relaxed) {
                 return Ok(());
             }
             place.write(buffer)?;
+            unsynced = unsynced.saturating_add(most);
+            if unsynced >= SYNC_BYTES {
+                unsynced = 0;
+                place.sync()?;
+                let _ = to.send(Written::Part);
+            }
             offset = offset.saturating_add(most);
             left = left.saturating_sub(most.try_into().unwrap_or(u64::MAX));
         }
@@ -275,7 +323,7 @@ fn write_all<P: Provider>(
 
 #[cfg(test)]
 mod tests {
-    use super::{BUFFER_BYTES, OutputFile, Sink, Unnamed, Written};
+    use super::{AtomicBool, BUFFER_BYTES, Ordering, OutputFile, Region, SYNC_BYTES, Sink, Unnamed, Written};
     use doorbell::provider::PlacementConfig;
     use doorbell::{Trust, WorkerConfig};
     use doorbell_sim::{Fabric, Host};
@@ -351,12 +399,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_given_up_is_written_no_further_and_nothing_waits_for_it() {
-        let node =
-            crate::simulated::host(&Fabric::new(), 1, 1, &Trust::unauthenticated_on_purpose()).unwrap();
-        let workers = node.workers(&WorkerConfig::default()).unwrap();
-        let region = node
-            .region(&workers, 4 * BUFFER_BYTES, &PlacementConfig::DEFAULT)
-            .unwrap();
+        let region = region(4 * BUFFER_BYTES);
         // The pipe is full long before the first slot is written, so that the thread waits in a write.
         let (mut from, to) = std::io::pipe().unwrap();
         let place = OutputFile {
@@ -367,15 +410,52 @@ mod tests {
                 is_named: false,
             }),
         };
-        let mut sink = Sink::start::<Host>(place, Some(region), false).unwrap();
+        let mut sink = Sink::start(place, Some(region), false).unwrap();
         for slot in 0..4 {
             sink.write(slot, slot * BUFFER_BYTES, BUFFER_BYTES as u64);
         }
         from.read_exact(&mut [0]).unwrap();
-        sink.give_up();
-        assert!(!sink.is_busy());
+        assert!(sink.give_up() && !sink.is_busy());
         let mut rest = Vec::new();
         from.read_to_end(&mut rest).unwrap();
         assert!(rest.len() < BUFFER_BYTES, "{}", rest.len());
+    }
+
+    fn region(bytes: usize) -> Region<Host> {
+        let trust = Trust::unauthenticated_on_purpose();
+        let node = crate::simulated::host(&Fabric::new(), 1, 1, &trust).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        node.region(&workers, bytes, &PlacementConfig::DEFAULT).unwrap()
+    }
+
+    #[test]
+    fn a_long_slot_is_synced_and_reported_in_parts() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = OutputFile::create(&folder.path().join("out")).unwrap();
+        let bytes = 2 * SYNC_BYTES + 1;
+        let mut sink = Sink::start(place, Some(region(bytes)), false).unwrap();
+        sink.write(0, 0, bytes as u64);
+        for _ in 0..2 {
+            assert!(matches!(sink.take(true), Some(Written::Part)));
+        }
+        assert!(matches!(sink.take(true), Some(Written::Slot { slot: 0, .. })));
+        assert!(!sink.is_busy());
+    }
+
+    #[test]
+    fn a_file_is_either_given_up_or_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        for is_given_up in [true, false] {
+            let mut place = OutputFile::create(&path).unwrap();
+            // The command gave up during the sync.
+            let is_settled = AtomicBool::new(is_given_up);
+            assert_eq!(place.name(&is_settled), Ok(()));
+            drop(place);
+            assert_eq!(path.exists(), !is_given_up);
+            assert!(is_settled.load(Ordering::Relaxed));
+        }
+        let (mut sink, _to) = Sink::naming();
+        assert!(!sink.give_up() && sink.is_naming());
     }
 }

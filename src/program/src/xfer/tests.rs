@@ -13,8 +13,9 @@ use super::end::{End, Part};
 use super::receiver::Receiver;
 use super::report::Report;
 use super::simulated::Two;
+use super::sink::Written;
 use super::wire::{Message, VERSION};
-use super::{Arguments, Fault};
+use super::{Arguments, Fault, region};
 
 #[derive(clap::Parser)]
 struct Line {
@@ -68,9 +69,9 @@ impl Files {
             .driven()
             .build();
         let opened = arguments.open().unwrap().unwrap();
-        let receiver = Receiver::new(arguments.out(), arguments.memory);
+        let place = (arguments.out(), arguments.memory);
         let configs = (&arguments.config(), &arguments.worker_config());
-        Two::new(fabric, configs, opened, receiver, arguments.limits()).unwrap()
+        Two::new(fabric, configs, opened, place, arguments.limits()).unwrap()
     }
 
     /// Panics unless the received file is equal to the sent one, and the folder has no other file.
@@ -124,7 +125,7 @@ fn ended(files: &Files, two: &mut Two, words: [&str; 2]) {
         assert!(failure.contains(words), "{failures:#?} and not {words:?}");
     }
     // The writer thread, for which the drop waits, removes the file.
-    two.receiver.part = Part::Receive(Receiver::new(files.to(), 0));
+    two.receiver.part = Part::Receive(Receiver::new(files.to(), None));
     assert_eq!(files.names(), ["from"]);
 }
 
@@ -267,6 +268,48 @@ fn either_side_that_gives_up_ends_the_other_with_its_reason() {
 }
 
 #[test]
+fn a_file_that_gets_its_name_is_received_whatever_else_ends() {
+    let files = Files::new(4_000_000);
+    let mut two = files.two("", &[]);
+    landed(&mut two, 200_000);
+    let side = &mut two.receiver;
+    let Part::Receive(receiver) = &mut side.part else {
+        panic!()
+    };
+    let named = receiver.name_by(Some([7; 32]));
+    side.give_up(Fault::both("interrupted by a signal".into()));
+    side.line.watch.over = Some(FinalReason::PeerClosed);
+    side.turn(false).unwrap();
+    assert!(side.failure.is_none() && !side.is_over());
+    named.send(Written::All([7; 32])).unwrap();
+    side.turn(false).unwrap();
+    assert!(side.is_over() && side.failure.is_none() && side.done_at.is_some());
+}
+
+/// The sender hears of the receiver's disk, and waits for it.
+#[test]
+fn writing_is_progress_on_both_sides() {
+    let files = Files::new(1000);
+    let mut two = files.two("", &["--timeout", "0.5"]);
+    landed(&mut two, 1000);
+    let Part::Receive(receiver) = &mut two.receiver.part else {
+        panic!()
+    };
+    let disk = receiver.name_by(None);
+    for _ in 0..3 {
+        disk.send(Written::Part).unwrap();
+        let until = two.fabric.now().after(Duration::from_millis(400));
+        while two.fabric.now() < until {
+            for side in [&mut two.sender, &mut two.receiver] {
+                side.turn(false).unwrap();
+            }
+            two.fabric.run_for(Duration::from_millis(1));
+        }
+        assert_eq!([&two.sender.failure, &two.receiver.failure], [&None; 2]);
+    }
+}
+
+#[test]
 fn a_place_that_is_gone_once_the_sender_comes_is_said_to_it() {
     let files = Files::new(100_000);
     let mut two = files.two("", &[]);
@@ -376,7 +419,8 @@ fn limits_of_time_end_both() {
 fn a_chunk_that_exceeds_the_receivers_memory_is_said_on_both_sides() {
     let files = Files::new(1_000_000);
     let mut two = files.two("", &[]);
-    two.receiver.part = Part::Receive(Receiver::new(files.to(), 100_000));
+    let memory = region(&two.receiver.line, 100_000).unwrap();
+    two.receiver.part = Part::Receive(Receiver::new(files.to(), memory));
     let why = "exceeds the receiver's --memory 100000";
     ended(&files, &mut two, [why, why]);
 }
@@ -385,7 +429,8 @@ fn a_chunk_that_exceeds_the_receivers_memory_is_said_on_both_sides() {
 fn a_receiver_with_room_for_one_chunk_takes_them_one_by_one() {
     let files = Files::new(1_000_000);
     let mut two = files.two("", &["--chunk", "100000", "--piece", "4K"]);
-    two.receiver.part = Part::Receive(Receiver::new(files.to(), 100_000));
+    let memory = region(&two.receiver.line, 100_000).unwrap();
+    two.receiver.part = Part::Receive(Receiver::new(files.to(), memory));
     assert_eq!(failures(&mut two, LONG), [None, None]);
     files.is_there();
 }

@@ -7,6 +7,7 @@
 //! | 3 end | sender | bytes of the file (8), their SHA-256 (32) |
 //! | 4 answer | receiver | bytes that came (8), their SHA-256 (32) |
 //! | 5 failed | both | why, as UTF-8 |
+//! | 6 wrote | receiver | |
 //!
 //! Each SHA-256 is all zeros if no checksums are compared.
 //!
@@ -18,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 const MAGIC: [u8; 4] = *b"dbxf";
 
 /// The version of these messages.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 
 /// Maximum length of the text of a failure.
 const TEXT_BYTES_MAX: usize = 1024;
@@ -62,6 +63,8 @@ pub(super) enum Message {
     Answer { bytes: u64, sum: Sum },
     /// The side that sends this gives up.
     Failed { why: String },
+    /// More of the file is on the disk.
+    Wrote,
 }
 
 /// Reason why a message cannot be parsed.
@@ -102,7 +105,7 @@ impl Message {
                 to.extend(chunk_bytes.to_be_bytes());
                 to.push(u8::from(*has_checksum));
             }
-            Self::Ready => {}
+            Self::Ready | Self::Wrote => {}
             Self::End { bytes, sum } | Self::Answer { bytes, sum } => {
                 to.extend(bytes.to_be_bytes());
                 to.extend(sum);
@@ -119,6 +122,7 @@ impl Message {
             Self::End { .. } => 3,
             Self::Answer { .. } => 4,
             Self::Failed { .. } => 5,
+            Self::Wrote => 6,
         }
     }
 
@@ -144,8 +148,13 @@ impl Message {
     }
 
     fn body(kind: u16, body: &[u8]) -> Option<Self> {
-        if kind == 2 {
-            return body.is_empty().then_some(Self::Ready);
+        let alone = match kind {
+            2 => Some(Self::Ready),
+            6 => Some(Self::Wrote),
+            _ => None,
+        };
+        if alone.is_some() {
+            return alone.filter(|_| body.is_empty());
         }
         if kind == 5 {
             let why = String::from_utf8_lossy(body.get(..body.len().min(TEXT_BYTES_MAX))?);
@@ -195,7 +204,7 @@ pub(super) fn hexadecimal(sum: &Sum) -> String {
 mod tests {
     use super::{Message, Unreadable, hexadecimal};
 
-    fn all() -> [Message; 6] {
+    fn all() -> [Message; 7] {
         let (bytes, sum) = (1 << 40, [7; 32]);
         let begin = |has_checksum| Message::Begin {
             bytes,
@@ -211,6 +220,7 @@ mod tests {
             Message::Failed {
                 why: "no space".into(),
             },
+            Message::Wrote,
         ]
     }
 

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::schema;
-use crate::started::{PATIENCE, Running, program};
+use crate::started::{self, PATIENCE, Running, program};
 
 const SOCKET: &str = "DOORBELL_TEST_SOCKET";
 
@@ -150,6 +150,23 @@ fn processes_attach_exchange_and_learn_of_a_kill() {
 }
 
 #[test]
+fn a_daemon_that_is_to_leave_its_handle_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, handle] = ["socket", "handle"].map(|name| folder.path().join(name));
+    let words = ["serve", "--socket", socket.to_str().unwrap(), "--unauthenticated"];
+    let more = ["--handle-file", handle.to_str().unwrap()];
+    let daemon = Running::start(program(&[&words[..], &more].concat()));
+    let own = daemon.line_with("doorbell:");
+    daemon.line_with("serving at ");
+    let deadline = within(PATIENCE);
+    while !handle.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(!deadline.has_passed(doorbell::now()), "no handle");
+    }
+    assert_eq!(std::fs::read_to_string(handle).unwrap().trim(), own);
+}
+
+#[test]
 fn a_handle_file_that_is_half_written_is_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let [socket, handle] = ["socket", "handle"].map(|name| folder.path().join(name));
@@ -216,15 +233,19 @@ fn a_daemon_that_cannot_begin_replaces_none() {
     let first = Running::start(program(&words));
     first.line_with("serving at ");
     std::fs::write(&keys, "no keys").unwrap();
-    let more = [
-        "--listen",
-        "127.0.0.1:0",
-        "--replace",
-        "--key-file",
-        keys.to_str().unwrap(),
-    ];
-    let second = program(&[&words[..], &more].concat()).output().unwrap();
-    assert!(!second.status.success(), "{second:?}");
+    let keys = keys.to_str().unwrap();
+    for (more, why) in [
+        (&["--listen", "127.0.0.1:0", "--key-file", keys][..], keys),
+        // The address is for documentation, and no host has it.
+        (
+            &["--listen", "192.0.2.1:0", "--unauthenticated"],
+            "listening at 192.0.2.1:0: ",
+        ),
+    ] {
+        let second = program(&[&words[..], &["--replace"], more].concat());
+        let (code, said) = started::ended(second, Stdio::null());
+        assert!(code == Some(1) && said.contains(why), "{said}");
+    }
     let mut client = attach(&socket, 0);
     client.send(at(0), b"to itself").unwrap();
     let mut came = 0;

@@ -93,6 +93,16 @@ fn a_place_that_cannot_be_written_to_is_said_before_any_peer_comes() {
 }
 
 #[test]
+fn memory_that_is_not_there_is_said_before_any_peer_comes() {
+    let said = failure(&[&LISTEN[..], &["--memory", "1000000T", "--timeout", "0.3"]].concat());
+    assert!(
+        said.contains("bytes of memory: ") && said.contains("lower --memory"),
+        "{said}"
+    );
+    assert!(!said.contains("listening at"), "{said}");
+}
+
+#[test]
 fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
