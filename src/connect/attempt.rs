@@ -498,3 +498,21 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         _ => Reject::new(RejectReason::QUEUE_PAIR),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{ConnectError, Reject, RejectReason, reject_for, reject_or};
+
+    #[test]
+    fn a_reject_has_the_errno_of_this_side_and_blames_no_setting_of_the_peer() {
+        let entropy = reject_for(&ConnectError::Entropy(5));
+        assert_eq!((entropy.reason, entropy.detail), (RejectReason::QUEUE_PAIR, 5));
+        let gone = reject_for(&ConnectError::OtherWorkers);
+        assert_eq!((gone.reason, gone.detail), (RejectReason::QUEUE_PAIR, 0));
+        // A reason of its own is named where there is one for a lack of room, and for nothing else.
+        let busy = Reject::new(RejectReason::NOT_ALLOWED);
+        let reason = |error| reject_or(&error, busy).reason;
+        assert_eq!(reason(ConnectError::NoMemory), RejectReason::NOT_ALLOWED);
+        assert_eq!(reason(ConnectError::ListenerClosed), RejectReason::CLOSING);
+    }
+}

@@ -309,7 +309,7 @@ impl Theirs {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::{Change, Ours, Theirs};
     use doorbell_core::in_flight::{InFlight, Request, storage_for};
     use doorbell_core::provider::RemoteAccess;
@@ -321,7 +321,7 @@ mod tests {
         Epoch::from_wire(number)
     }
 
-    fn ticket(position: u64) -> Ticket {
+    pub(in crate::link) fn ticket(position: u64) -> Ticket {
         let requests: Vec<Request<()>> = (0..storage_for(1).unwrap()).map(|_| Request::default()).collect();
         let first = InFlight::new(requests, WorkKind::Send, 0, 1, 0).unwrap().next();
         first.back(first.position().wrapping_sub(position))

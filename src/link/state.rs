@@ -495,3 +495,67 @@ pub(super) fn posted(outcome: Result<Ticket, SendErrorKind>) -> Posted {
         Err(_) => Posted::Failed,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use doorbell_core::provider::PlacementConfig;
+    use doorbell_core::session::{Role, SessionId};
+    use doorbell_core::wire::EndReason;
+    use doorbell_core::{Instant, WcStatus};
+    use doorbell_sim::{Fabric, Host};
+
+    use super::super::config::LinkConfig;
+    use super::super::grants::tests::ticket;
+    use super::super::rail::{At, Carried};
+    use super::super::transfers::{TransferEnd, TransferEvent, TransferOptions, TransferRole};
+    use super::Link;
+    use crate::connect::node::Node;
+    use crate::machine::makers::Whom;
+    use crate::trust::Trust;
+    use crate::worker::channel::ChannelId;
+    use crate::worker::config::WorkerConfig;
+
+    /// Returns after how many WRITEs in a row with this status a transfer ends, and how.
+    fn failed_until(status: WcStatus) -> (u64, TransferEnd) {
+        let now = Instant::from_ns(0);
+        let [host] = Fabric::new().hosts().unwrap();
+        let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let region = node.region(&workers, 4096, &PlacementConfig::default()).unwrap();
+        let (config, id) = (LinkConfig::default(), SessionId::new(7).unwrap());
+        let mut link: Link<Host, Host> = Link::new(&config, Role::Initiator, id, now).unwrap();
+        let (by, options) = ((now, node.makers(), Whom::All), TransferOptions::default());
+        let giver = (TransferRole::Giver, 4096);
+        let transfer = link.transfers.begin(giver, (&region, 0), &options, by).unwrap();
+        let channel = ChannelId {
+            index: 0,
+            generation: 1,
+        };
+        let at = At { worker: 0, channel };
+        link.rails[0].at = Some(at);
+        for count in 1..100 {
+            link.rails[0].posted(ticket(count), 0, Some(Carried::Piece(transfer, 4096, 1)));
+            link.denied(at, ticket(count), status);
+            link.transfers.look(now, node.makers(), Whom::All);
+            let mut ended = None;
+            link.transfers.report(now, |_, event| {
+                if let TransferEvent::Ended { end, .. } = event {
+                    ended = Some(end);
+                }
+            });
+            if let Some(end) = ended {
+                return (count, end);
+            }
+        }
+        panic!("the transfer goes on");
+    }
+
+    /// A dying process may cause one failure on each rail, and no transfer ends for that.
+    #[test]
+    fn a_device_that_fails_ends_a_transfer_in_the_end_and_a_right_that_is_denied_at_once() {
+        let denied = TransferEnd::Here(EndReason::DENIED);
+        assert_eq!(failed_until(WcStatus::REM_ACCESS_ERR), (1, denied));
+        assert_eq!(failed_until(WcStatus::REM_INV_REQ_ERR), (1, denied));
+        assert_eq!(failed_until(WcStatus::REM_OP_ERR), (16, denied));
+    }
+}

@@ -64,3 +64,30 @@ impl Relay {
         dropped
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Pool, Rank, Relay};
+
+    #[test]
+    fn each_pair_of_members_has_room_of_its_own() {
+        let rank = |number| Rank::new(number).unwrap();
+        let (mut relay, mut pool) = (Relay::new(4, 2), Pool::new(100));
+        let keep = |relay: &mut Relay, pool: &mut Pool, from: u8, to: u8| {
+            relay.keep(rank(from), rank(to), || pool.fill(&[&[from, to]]))
+        };
+        // Four windows.
+        let kept = (0..20).filter(|_| keep(&mut relay, &mut pool, 0, 2)).count();
+        assert_eq!(kept, 8);
+        assert!(keep(&mut relay, &mut pool, 1, 2));
+        assert!(keep(&mut relay, &mut pool, 0, 3));
+        // There are only four members.
+        assert!(!keep(&mut relay, &mut pool, 0, 4));
+        relay.did_pass_on(rank(2), &mut pool);
+        assert!(keep(&mut relay, &mut pool, 0, 2));
+        assert!(!keep(&mut relay, &mut pool, 0, 2));
+        assert_eq!(relay.drop_for(rank(2), &mut pool), 9);
+        assert!(relay.next(rank(2)).is_none());
+        assert_eq!(relay.next(rank(3)).unwrap()[..], [0, 3]);
+    }
+}

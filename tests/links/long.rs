@@ -380,6 +380,15 @@ fn what_our_device_refuses_ends_so_in_time() {
 }
 
 #[test]
+fn what_our_device_refused_before_the_rails_failed_ends_for_lack_of_a_rail() {
+    let (mut two, _memory, window) = granted("fail every 1st read post of a with 22; at 300ms link a-b down");
+    let begun = Duration::from_nanos(two.fabric.now().to_ns());
+    let read = ask(&mut two, (window, 0), &Request::Read(LONG as u32)).unwrap();
+    let (end, _) = end_of(&mut two, read, begun + ms(10_100));
+    assert_eq!(end, unknown(false, UnknownReason::NoRail));
+}
+
+#[test]
 fn a_callback_that_panics_loses_no_end_of_a_long_request() {
     let (mut two, _memory, window) = granted("");
     two.process_mut(A).panics_every = Some(1);

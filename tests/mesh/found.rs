@@ -4,12 +4,13 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::BTreeSet;
 
+use doorbell::Handle;
 use doorbell::link::{Backoff, FinalReason, LinkError};
 use doorbell::mesh::NotLinked;
 use doorbell::provider::{Instant, Io as _, Network as _};
-use doorbell::wire::Frame;
+use doorbell::wire::{Fit, Frame};
 
-use crate::world::{PORT, World, config, ms, rank};
+use crate::world::{Member, PORT, World, config, ms, rank};
 
 /// In a line each knows the one below it by the address that one has on the cable between them.
 fn found(world: &mut World) {
@@ -44,6 +45,33 @@ fn members_that_are_known_by_their_addresses_are_found_and_found_again() {
         !world.member(0).inbox[2].is_empty()
     });
     assert!(has_come);
+}
+
+/// The second handle of the same process lists another rail, or has no room for it, so that the process is asked for it.
+#[test]
+fn a_member_is_reached_over_the_rails_of_its_latest_handle() {
+    for has_room in [true, false] {
+        let mut world = World::apart(2, &[(0, 1), (0, 1)], "");
+        let whole = world.member(0).handle;
+        let first = whole.rails().iter().next().unwrap();
+        let part = || Handle::builder(whole.port(), whole.instance());
+        let (mut one, mut full) = (part(), part());
+        assert_eq!(one.push(&first), Fit::Included);
+        while full.push(&first) == Fit::Included {}
+        let mut rails = |handle: &Handle| {
+            let Member {
+                mesh, node, workers, ..
+            } = world.member(1);
+            mesh.connect(node, workers, rank(0), handle).unwrap();
+            world.run(ms(500), |_| false);
+            let links = world.member(1).mesh.links();
+            let reports = links.ids().flat_map(|id| links.rails(id));
+            reports.map(|rail| rail.peer.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(rails(&one.finish().unwrap()), ["10.1.0.1"]);
+        let second = if has_room { whole } else { full.finish().unwrap() };
+        assert_eq!(rails(&second), ["10.1.0.1", "10.1.1.1"], "{has_room}");
+    }
 }
 
 #[test]
