@@ -13,6 +13,7 @@ use doorbell::provider::Instant;
 use doorbell::{Deadline, now};
 
 use super::Server;
+use crate::job_keys::JobKeys;
 use crate::layout::or;
 use crate::log::log;
 use crate::name::{Credentials, JobNumber};
@@ -172,6 +173,11 @@ impl Server {
     /// The links to other nodes, if any were set.
     pub const fn peers(&mut self) -> Option<&mut Peers> {
         self.peers.as_mut()
+    }
+
+    /// Sets the jobs that processes may attach to from now on: see [`Router::set_job_keys`](crate::Router::set_job_keys).
+    pub fn set_job_keys(&mut self, keys: JobKeys) {
+        self.router.set_job_keys(keys);
     }
 
     /// The state of this daemon, with the jobs and endpoints of all users.
