@@ -150,8 +150,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Overwrites a secret.
-pub(crate) fn wipe(secret: &mut [u8]) {
+/// Overwrites a secret with zeros. The compiler keeps the writes, although nothing reads the zeros.
+pub fn wipe(secret: &mut [u8]) {
     secret.fill(0);
     // `black_box` makes the compiler assume that the zeros are read, so it keeps the writes.
     black_box(secret);

@@ -15,45 +15,55 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Permission bits of all users except the owner.
 const OTHERS: u32 = 0o077;
 
+/// Passes the text of a file of keys to `parse`, and then erases the text. The file must belong to the effective user or to root, and its
+/// mode must give no rights to others (0600 or 0400). If the path is a symbolic link, this holds for the file to which it leads.
+///
+/// # Errors
+/// The file cannot be read, is not kept secret, has more than 64 KiB, or is not UTF-8; or `parse` fails.
+pub fn with_secret_file<T>(
+    path: &Path,
+    parse: impl FnOnce(&str) -> Result<T, KeyRingError>,
+) -> Result<T, KeyRingError> {
+    let named = || path.display().to_string();
+    let unreadable = |error| KeyRingError::File { path: named(), error };
+    let open = plain_file::open(path).map_err(unreadable)?;
+    let is = open.metadata().map_err(unreadable)?;
+    let not_secret = |why| KeyRingError::NotSecret { path: named(), why };
+    if is.mode() & OTHERS != 0 {
+        let mode = is.mode() & 0o7777;
+        return Err(not_secret(format!(
+            "its mode is {mode:04o}, which others than its owner may use; make it 0600"
+        )));
+    }
+    if is.uid() != geteuid().as_raw() && is.uid() != 0 {
+        return Err(not_secret(format!("it belongs to user {}", is.uid())));
+    }
+    if is.len() > FILE_BYTES_MAX {
+        return Err(not_secret(format!("it has {} bytes", is.len())));
+    }
+    // The vector has room for the whole file, so it never grows and leaves no copy of the keys in freed memory.
+    let mut bytes = Vec::with_capacity(usize::try_from(FILE_BYTES_MAX).unwrap_or_default());
+    let read = open.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
+    let parsed = read
+        .map_err(unreadable)
+        .and_then(|_| match core::str::from_utf8(&bytes) {
+            Ok(text) => parse(text),
+            Err(error) => Err(unreadable(Error::new(ErrorKind::InvalidData, error))),
+        });
+    wipe(&mut bytes);
+    parsed
+}
+
 impl KeyRing {
-    /// Reads the keys from a text file in the format that [`KeyRing`] describes. The file must belong to the effective user or to root,
-    /// and its mode must give no rights to others (0600 or 0400).
+    /// Reads the keys from a text file in the format that [`KeyRing`] describes. [`with_secret_file`] has the requirements.
     ///
     /// To change keys without a restart, read the file again and pass the new trust to
     /// [`Node::set_trust`](crate::Node::set_trust).
     ///
     /// # Errors
-    /// The file cannot be read, is not kept secret, has more than 64 KiB, or does not contain valid keys.
+    /// As for [`with_secret_file`], or the file does not contain valid keys.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, KeyRingError> {
-        let path = path.as_ref();
-        let named = || path.display().to_string();
-        let unreadable = |error| KeyRingError::File { path: named(), error };
-        let open = plain_file::open(path).map_err(unreadable)?;
-        let is = open.metadata().map_err(unreadable)?;
-        let not_secret = |why| KeyRingError::NotSecret { path: named(), why };
-        if is.mode() & OTHERS != 0 {
-            let mode = is.mode() & 0o7777;
-            return Err(not_secret(format!(
-                "its mode is {mode:04o}, which others than its owner may use; make it 0600"
-            )));
-        }
-        if is.uid() != geteuid().as_raw() && is.uid() != 0 {
-            return Err(not_secret(format!("it belongs to user {}", is.uid())));
-        }
-        if is.len() > FILE_BYTES_MAX {
-            return Err(not_secret(format!("it has {} bytes", is.len())));
-        }
-        // The vector has room for the whole file, so it never grows and leaves no copy of the keys in freed memory.
-        let mut bytes = Vec::with_capacity(usize::try_from(FILE_BYTES_MAX).unwrap_or_default());
-        let read = open.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
-        let ring = read
-            .map_err(unreadable)
-            .and_then(|_| match core::str::from_utf8(&bytes) {
-                Ok(text) => Self::from_text(text),
-                Err(error) => Err(unreadable(Error::new(ErrorKind::InvalidData, error))),
-            });
-        wipe(&mut bytes);
-        ring
+        with_secret_file(path.as_ref(), Self::from_text)
     }
 
     /// Reads the keys from an environment variable in the format that [`KeyRing`] describes. The variable stays in the environment,

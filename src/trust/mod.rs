@@ -21,8 +21,8 @@ use crate::error::ConnectError;
 pub use crate::machine::plain_file::open as open_plain_file;
 pub use doorbell_core::IpPrefix;
 pub use doorbell_core::wire::KeyId;
-pub(crate) use key::wipe;
-pub use key::{KEY_BYTES_MIN, Key, KeyError};
+pub use key::{KEY_BYTES_MIN, Key, KeyError, wipe};
+pub use key_file::with_secret_file;
 pub use refusals::Refusals;
 pub use ring::{KeyRing, KeyRingError};
 

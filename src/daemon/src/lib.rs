@@ -16,6 +16,7 @@ mod frame;
 mod grants;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
+mod job_keys;
 mod layout;
 mod log;
 mod name;
@@ -38,6 +39,7 @@ pub use client::{Client, ClientError};
 pub use endpoint::{
     ArenaTransfer, ArenaTransferEnd, Endpoint, EndpointEvent, EndpointRefusal, TRANSFERS_MAX,
 };
+pub use job_keys::JobKeys;
 pub use layout::{ARENA_BYTES_MAX, DEPTH_MAX, EndpointLayout, EndpointMemory, MESSAGE_BYTES_MAX};
 pub use name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
 pub use one_sided::{ArenaGrant, ArenaOffer, ArenaOperation, ArenaRange, GRANTS_MAX, OPERATION_BYTES_MAX};

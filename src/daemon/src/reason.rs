@@ -91,6 +91,10 @@ reasons! {
         NoMemory = 16, "the daemon cannot get more memory, or another mapping (vm.max_map_count): try again";
         /// The daemon has reached its limit of descriptors: try again.
         NoDescriptors = 17, "the daemon has reached its limit of open files (ulimit -n): try again";
+        /// The daemon has a file of job keys ([`JobKeys`](crate::JobKeys)), and the file does not list the job.
+        UnlistedJob = 18, "the daemon's file of job keys does not list this job";
+        /// The file of job keys lists the job for other users.
+        UserOfJob = 19, "the daemon's file of job keys lists this job for other users";
     }
 }
 

@@ -20,11 +20,13 @@ use doorbell::interprocess::{announce_sleep, withdraw_sleep};
 use crate::client_state::{Arrived, Client, InFlight, Outcome, PAIR_CREDITS, Reported, Waiting};
 use crate::descriptor::{Message, Report, Requested, Submission};
 use crate::frame::{Frame, Job, Said};
+use crate::job_keys::JobKeys;
 use crate::layout::EndpointMemory;
 use crate::name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
 use crate::packet::AttachRequest;
 use crate::reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
 
+mod admission;
 mod limits;
 mod one_sided;
 mod order;
@@ -119,6 +121,8 @@ pub struct Router {
     /// Whether absent endpoints may attach again soon.
     is_expecting: bool,
     counts: RouterCounts,
+    /// The keys of jobs, if a file has them.
+    job_keys: Option<JobKeys>,
 }
 
 impl Router {
@@ -143,6 +147,7 @@ impl Router {
             retired: VecDeque::new(),
             is_expecting: false,
             counts: RouterCounts::default(),
+            job_keys: None,
         }
     }
 
@@ -177,40 +182,6 @@ impl Router {
     /// ring.
     pub fn set_expecting(&mut self, is_expecting: bool) {
         self.is_expecting = is_expecting;
-    }
-
-    /// Checks whether a process may attach, before its memory is mapped.
-    ///
-    /// # Errors
-    /// A limit is reached, the key is not the job's key, or the endpoint number is taken.
-    pub fn admit(&self, who: Credentials, request: &AttachRequest) -> Result<(), AttachRefusal> {
-        let clients = self.users.values().map(|user| user.clients);
-        if clients.fold(0, usize::saturating_add) >= self.limits.clients_max {
-            return Err(AttachRefusal::TooManyClients);
-        }
-        let user = self.users.get(&who.uid).copied().unwrap_or_default();
-        if user.clients >= self.limits.clients_of_user_max {
-            return Err(AttachRefusal::TooManyOfUser);
-        }
-        let bytes = request.layout.bytes();
-        if user.bytes.saturating_add(bytes) > self.limits.bytes_of_user_max {
-            return Err(AttachRefusal::MemoryOfUser);
-        }
-        let members = self.jobs.get(&(who.uid, request.job));
-        let of_job = members.map_or(0, |members| members.bytes);
-        if of_job.saturating_add(bytes) > self.limits.bytes_of_job_max {
-            return Err(AttachRefusal::MemoryOfJob);
-        }
-        let Some(members) = members else {
-            return Ok(());
-        };
-        if members.key != request.key {
-            return Err(AttachRefusal::JobKey);
-        }
-        if members.by_endpoint.contains_key(&request.endpoint) {
-            return Err(AttachRefusal::NameTaken);
-        }
-        Ok(())
     }
 
     /// Attaches a process whose memory was adopted with the [`EndpointLayout`](crate::layout::EndpointLayout) of its request.

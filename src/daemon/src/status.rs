@@ -9,7 +9,7 @@ use crate::reason::{AttachRefusal, CutReason};
 use crate::router::RouterCounts;
 
 /// Version of the encoding.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 const WORD_BYTES: usize = 8;
 
@@ -273,6 +273,8 @@ records! {
         running_s: u64,
         /// Whether the status has the jobs and endpoints of all users.
         sees_all: bool,
+        /// Whether a file has the keys of jobs. Otherwise the first process of a job sets its key.
+        are_keys_of_file: bool,
         /// Number of attached processes of all users.
         processes: u64,
         /// Counts since the start. For a user that does not see everything, traffic is reported as 0: here, in `kept`, and for nodes and links.
@@ -423,6 +425,7 @@ pub(crate) mod tests {
             epoch: 1 << 50,
             running_s: 60,
             sees_all: true,
+            are_keys_of_file: false,
             processes: 2,
             counts,
             kept: 8,

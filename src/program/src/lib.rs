@@ -22,6 +22,7 @@ mod documents;
 mod handle_file;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
+mod key_file;
 mod keygen;
 mod link;
 mod log;

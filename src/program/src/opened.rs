@@ -8,7 +8,7 @@ use doorbell::{Node, NodeError, RailFilter, Rdma, Trust, Worker, WorkerConfig};
 use doorbell_operation::LogLevel;
 
 use crate::devices::advised;
-use crate::peers::Trusted;
+use crate::peers::{Trusted, follow};
 use crate::pingpong::source::gid_at;
 use crate::report::Failure;
 
@@ -21,7 +21,7 @@ pub(crate) fn node(trusted: Trusted, rails: &RailFilter) -> Result<Arc<Node>, Fa
     node.set_rail_filter(rails.clone());
     let node = Arc::new(node);
     if let Some(file) = trusted.file {
-        file.follow(&node)?;
+        follow(file, &node)?;
     }
     Ok(node)
 }

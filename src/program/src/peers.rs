@@ -1,24 +1,17 @@
 //! Trust in peers: a peer needs a key from a file, or every peer is accepted if the user requests that.
 
 use core::error::Error;
-use core::time::Duration;
-use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
 
-use doorbell::provider::IpPrefix;
 use doorbell::trust::KeyRingError;
 use doorbell::{KeyRing, Node, Trust};
 use doorbell_operation::SettingValues;
 
 use crate::configured::{Configured, Said};
+use crate::key_file::KeyFile;
 use crate::log;
-
-/// Interval at which the key file is checked for changes.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The error if neither keys nor unauthenticated peers are configured.
 const NEITHER: &str = "no peer is trusted: name a key file with --key-file FILE (key_file, DOORBELL_KEY_FILE), which \
@@ -72,13 +65,14 @@ pub(crate) fn trust_of(values: &SettingValues) -> Result<Trusted, Box<dyn Error>
     let only_from = &values.only_from.0;
     match &values.key_file {
         Some(path) => {
-            let mut file = KeyFile {
-                path: path.clone(),
-                only_from: only_from.clone(),
-                seen: None,
-                failed: None,
-            };
-            let trust = file.read().map_err(advised)?.1;
+            let only_from = only_from.clone();
+            let mut file = KeyFile::new(path, move |path| {
+                let ring = KeyRing::from_file(path)?;
+                let ids = ring.ids().collect();
+                let trust = Trust::keys(ring).only_from(&only_from);
+                Ok(NodeKeys { ids, trust })
+            });
+            let trust = file.read().map_err(advised)?.trust;
             Ok(Trusted {
                 trust,
                 file: Some(file),
@@ -106,90 +100,37 @@ fn advised(error: KeyRingError) -> Box<dyn Error> {
 #[derive(Debug)]
 pub(crate) struct Trusted {
     pub(crate) trust: Trust,
-    pub(crate) file: Option<KeyFile>,
+    pub(crate) file: Option<KeyFile<NodeKeys>>,
 }
 
-/// A key file that is read again when it changes.
+/// The ids of the keys in a file, and the trust that they give.
 #[derive(Debug)]
-pub(crate) struct KeyFile {
-    path: PathBuf,
-    only_from: Vec<IpPrefix>,
-    /// The file's stamp just before its last successful read.
-    seen: Option<Stamp>,
-    /// The stamp and the error of the last read, if that read failed.
-    failed: Option<(Option<Stamp>, String)>,
+pub(crate) struct NodeKeys {
+    ids: Vec<u32>,
+    trust: Trust,
 }
 
-/// Properties of a file that change when it is written, replaced, or made readable for other users.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    changed: (i64, i64),
-}
-
-impl KeyFile {
-    /// Updates the node's keys whenever the file changes, as long as the node exists. An invalid file is reported once, and the
-    /// keys stay unchanged.
-    ///
-    /// # Errors
-    /// No thread can be started.
-    pub(crate) fn follow(mut self, node: &Arc<Node>) -> io::Result<()> {
-        let node = Arc::downgrade(node);
-        let look = move || {
-            loop {
-                thread::sleep(LOOK_EVERY);
-                let Some(node) = node.upgrade() else { return };
-                match self.changed() {
-                    None => {}
-                    Some(Ok((ids, trust))) => {
-                        node.set_trust(trust);
-                        let path = self.path.display();
-                        log::say(&format!("doorbell: {path}: keys in force from now on: {ids:?}"));
-                    }
-                    Some(Err(error)) => log::say(&format!("doorbell: the keys stay as they are: {error}")),
-                }
+/// Updates the node's keys whenever the file changes, as long as the node exists. An invalid file is reported once, and the keys stay
+/// unchanged.
+///
+/// # Errors
+/// No thread can be started.
+pub(crate) fn follow(file: KeyFile<NodeKeys>, node: &Arc<Node>) -> io::Result<()> {
+    let node = Arc::downgrade(node);
+    let path = file.path().display().to_string();
+    file.follow(move |changed| {
+        let Some(node) = node.upgrade() else { return false };
+        match changed {
+            None => {}
+            Some(Ok(keys)) => {
+                node.set_trust(keys.trust);
+                let ids = keys.ids;
+                log::say(&format!("doorbell: {path}: keys in force from now on: {ids:?}"));
             }
-        };
-        thread::Builder::new().name("doorbell-keys".into()).spawn(look)?;
-        Ok(())
-    }
-
-    /// Returns the file's keys if the file has changed since it was last read. After a failed read it is read again each time,
-    /// since the cause may lie elsewhere (too many open files). The same error is returned only once.
-    fn changed(&mut self) -> Option<Result<(Vec<u32>, Trust), KeyRingError>> {
-        let stamp = self.stamp();
-        if stamp == self.seen {
-            return None;
+            Some(Err(error)) => log::say(&format!("doorbell: the keys stay as they are: {error}")),
         }
-        let read = self.read();
-        let failed = read.as_ref().err().map(|error| (stamp, error.to_string()));
-        let is_told = failed.is_some() && failed == self.failed;
-        self.failed = failed;
-        (!is_told).then_some(read)
-    }
-
-    /// Reads the ids of the keys in the file, and the trust that they give.
-    fn read(&mut self) -> Result<(Vec<u32>, Trust), KeyRingError> {
-        // The stamp is taken first, so that a change during the read is noticed at the next check.
-        let stamp = self.stamp();
-        let ring = KeyRing::from_file(&self.path)?;
-        self.seen = stamp;
-        let ids = ring.ids().collect();
-        Ok((ids, Trust::keys(ring).only_from(&self.only_from)))
-    }
-
-    /// Returns the file's stamp, or `None` if the file does not exist.
-    fn stamp(&self) -> Option<Stamp> {
-        let is = fs::metadata(&self.path).ok()?;
-        Some(Stamp {
-            device: is.dev(),
-            inode: is.ino(),
-            bytes: is.len(),
-            changed: (is.ctime(), is.ctime_nsec()),
-        })
-    }
+        true
+    })
 }
 
 #[cfg(test)]

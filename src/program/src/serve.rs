@@ -8,13 +8,16 @@ use std::net::TcpListener;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SendError, sync_channel};
+use std::sync::mpsc::{Receiver, SendError, channel, sync_channel};
 use std::thread;
 
 use doorbell::link::LinkConfig;
 use doorbell::provider::Instant;
+use doorbell::trust::KeyRingError;
 use doorbell::{Deadline, Handle, Notify, RailFilter, Rdma, WorkerConfig, within};
-use doorbell_daemon::{NodeNumber, Peers as Nodes, RouterCounts, RouterLimits, Server, ServerConfig};
+use doorbell_daemon::{
+    JobKeys, NodeNumber, Peers as Nodes, RouterCounts, RouterLimits, Server, ServerConfig,
+};
 use doorbell_operation::{LogLevel, SettingValues};
 use serde::Serialize;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
@@ -24,6 +27,7 @@ use crate::address::anywhere;
 use crate::board::{Board, NOTE_EVERY};
 use crate::configured::Configured;
 use crate::handle_file;
+use crate::key_file::KeyFile;
 use crate::log;
 use crate::opened;
 use crate::peers::Peers;
@@ -59,7 +63,7 @@ const A_WHILE: Duration = Duration::from_secs(3600);
 /// Run the node daemon: processes of this host exchange messages through it
 ///
 /// A process attaches over the socket, with the package doorbell-daemon, and gets an endpoint: its number in a job. Processes of
-/// one job have one user and one key. Messages between processes of this host need no system call while both sides poll. With
+/// one job have one user and one key, which its first process sets, or a file (--job-keys). Messages between processes of this host need no system call while both sides poll. With
 /// --peer they also go to processes of other nodes, over a few links that all processes share; no process opens a device. A process
 /// that breaks the protocol is disconnected, without effect on others.
 ///
@@ -77,6 +81,7 @@ const A_WHILE: Duration = Duration::from_secs(3600);
     doorbell serve --socket $XDG_RUNTIME_DIR/doorbell.socket\n  \
     doorbell serve --node 1 --handle-file /shared/1 --peer 2=@/shared/2 --key-file keys\n  \
     doorbell serve --mode 666 --clients 64 --json\n  \
+    doorbell serve --mode 666 --job-keys /etc/doorbell/job-keys\n  \
     doorbell serve --socket $XDG_RUNTIME_DIR/doorbell.socket --replace"
 )]
 pub(crate) struct Arguments {
@@ -113,6 +118,14 @@ pub(crate) struct Arguments {
     /// The number of links to each node; each is made when it is first needed
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     links: u32,
+
+    /// Let processes attach only to the jobs in FILE, with their keys
+    ///
+    /// Each line is JOB:KEY, with 32 hexadecimal digits, and then the IDs of the users that may attach, if not all: 1000,1001. A line *
+    /// admits other jobs, too. The file must belong to its owner alone (mode 0600). A changed file applies to new processes within two
+    /// seconds. If it is invalid, the previous keys stay. Without this option the first process of a job sets its key
+    #[arg(long, value_name = "FILE")]
+    job_keys: Option<PathBuf>,
 
     /// The maximum number of processes
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().clients_max)]
@@ -202,11 +215,14 @@ struct Report {
 /// # Errors
 /// Another daemon listens at the socket, the devices cannot be opened, or a device fails.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let options = [("--log", "log", arguments.log.clone())];
-    let level = Configured::default()
-        .settings(SettingValues::default(), &options)?
-        .values()
-        .log;
+    let job_keys = arguments.job_keys.as_ref();
+    let job_keys = job_keys.map(|path| path.to_string_lossy().into_owned());
+    let options = [
+        ("--log", "log", arguments.log.clone()),
+        ("--job-keys", "job_keys", job_keys),
+    ];
+    let settings = Configured::default().settings(SettingValues::default(), &options)?;
+    let level = settings.values().log;
     log::start_unhindered(level);
     let mut config = ServerConfig::new(&arguments.socket);
     config.mode = arguments.mode;
@@ -245,6 +261,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         early_board.as_ref().map_err(ToString::to_string)?;
     }
     let (read, has_files) = read_handles(&arguments.nodes)?;
+    let job_keys = settings.values().job_keys.as_deref();
+    let job_keys = job_keys.map(read_job_keys).transpose()?;
     // Existing handle files are read before a process attaches. The wait for a file system that does not respond is limited.
     let first = within(FIRST_READ_WITHIN);
     let nodes_named = 0..arguments.nodes.len();
@@ -252,6 +270,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_while(|_| read.recv_timeout(first.remaining(doorbell::now())).ok())
         .collect();
     let mut server = Server::bind(&config)?;
+    // Before a process attaches: the server accepts connections only while it runs.
+    let mut changed_job_keys = None;
+    if let Some((keys, changed)) = job_keys {
+        server.set_job_keys(keys);
+        changed_job_keys = Some(changed);
+    }
     if let Some(mut nodes) = nodes {
         listen(arguments, &mut nodes)?;
         server.set_peers(nodes);
@@ -283,6 +307,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         } else {
             A_WHILE
         };
+        if let Some(changed) = &changed_job_keys {
+            changed.try_iter().for_each(|keys| server.set_job_keys(keys));
+            time = time.min(READ_AGAIN_EVERY);
+        }
         if let Some(board) = &mut board {
             metrics::note(board, &mut server, arguments.metrics_jobs);
             time = time.min(NOTE_EVERY);
@@ -357,6 +385,40 @@ fn read_handles(nodes: &[(u32, String)]) -> Result<(Receiver<Read>, bool), Failu
             })?;
     }
     Ok((take, has_files))
+}
+
+/// Reads the file of job keys. A thread reads it again whenever it changes: the server's thread must not wait for a file system.
+fn read_job_keys(path: &Path) -> Result<(JobKeys, Receiver<JobKeys>), Failure> {
+    let mut file = KeyFile::new(path, JobKeys::from_file);
+    let named = path.display().to_string();
+    let keys = file.read().map_err(|error| not_job_keys(&named, &error))?;
+    let (give, take) = channel();
+    file.follow(move |changed| match changed {
+        None => true,
+        Some(Ok(keys)) => {
+            let jobs = keys.jobs();
+            // Fails only if the daemon has ended.
+            let is_given = give.send(keys).is_ok();
+            log::say(&format!(
+                "doorbell: {named}: keys in force from now on: {jobs} jobs"
+            ));
+            is_given
+        }
+        Some(Err(error)) => {
+            let error = not_job_keys(&named, &error);
+            log::say(&format!("doorbell: the job keys stay as they are: {error}"));
+            true
+        }
+    })?;
+    Ok((keys, take))
+}
+
+/// The text of an error of a file of job keys, with the name of the file.
+fn not_job_keys(named: &str, error: &KeyRingError) -> String {
+    match error {
+        KeyRingError::File { .. } | KeyRingError::NotSecret { .. } => error.to_string(),
+        _ => format!("{named}: {error}"),
+    }
 }
 
 /// Opens the devices.

@@ -90,6 +90,7 @@ impl Router {
             epoch: 0,
             running_s: 0,
             sees_all,
+            are_keys_of_file: self.job_keys.is_some(),
             processes: self.users.values().map(|user| user.clients as u64).sum(),
             counts: if sees_all { self.counts } else { without_traffic },
             kept: if sees_all { self.kept() as u64 } else { 0 },

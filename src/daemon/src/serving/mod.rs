@@ -1,7 +1,7 @@
 //! The daemon process: its socket, the life cycle of its clients, and its sleep.
 
 mod asking;
-mod closer;
+mod helpers;
 mod pace;
 mod pending;
 mod replacing;

@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 
 use doorbell::{Deadline, Handle, WaitError, now, within};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::closer::{Burden, Closer};
+use super::helpers::{Helpers, Work};
 use super::pace::Pace;
 use super::pending::{PENDING_MAX, Pending, pend};
 use super::replacing::{is_owner, replace};
 use super::shortage::shortage;
 use super::socket::{Listening, PacketSocket, Seen, listen};
-use crate::name::{Credentials, NodeNumber};
-use crate::packet::{AttachRequest, Packet};
+use crate::name::NodeNumber;
+use crate::packet::Packet;
 use crate::peers::Peers;
 use crate::reason::{AttachRefusal, CutReason, GoneReason};
 use crate::router::{ClientId, Router, RouterCounts, RouterLimits};
 
+mod attaching;
 mod watching;
 
 use watching::Watch;
@@ -164,7 +164,7 @@ pub struct Server {
     pending: Vec<Pending>,
     attached: BTreeMap<ClientId, Attached>,
     ending: Vec<Ending>,
-    closer: Closer,
+    helpers: Helpers,
     /// Number of announced sleeps.
     sleeps: u64,
     looked: Deadline,
@@ -196,6 +196,10 @@ impl Server {
         let is_replacing = config.replace && replace(&config.socket).map_err(failed)?;
         let listening = listen(&config.socket, config.mode).map_err(failed)?;
         let is_expecting = is_replacing || listening.is_left_behind;
+        let helpers = Helpers::new().map_err(|error| ServerError::System {
+            call: "eventfd",
+            error,
+        })?;
         let mut router = Router::new(config.node, &config.limits);
         router.set_expecting(is_expecting);
         Ok(Self {
@@ -205,7 +209,7 @@ impl Server {
             pending: Vec::new(),
             attached: BTreeMap::new(),
             ending: Vec::new(),
-            closer: Closer::default(),
+            helpers,
             sleeps: 0,
             looked: within(Duration::ZERO),
             accept_after: None,
@@ -362,28 +366,28 @@ impl Server {
     /// Passes the memory of detached clients to the closing threads of their users.
     fn free_retired(&mut self) {
         while let Some(retired) = self.router.take_retired() {
-            self.closer.give(retired.user(), Burden::Memory(retired));
+            self.helpers.give(retired.user(), Work::Unmap(retired));
         }
     }
 
     fn tell_cut(&mut self, id: ClientId, reason: CutReason) {
         if let Some(client) = self.attached.remove(&id) {
             let _ = client.socket.send(&Packet::Cut(reason), &[]);
-            self.let_go(client.user, client.socket, Vec::new());
+            self.let_go(client.user, client.socket);
         }
     }
 
     /// Closes a socket. If descriptors may be in its queue, the thread of its user does so.
-    fn let_go(&mut self, user: u32, socket: PacketSocket, descriptors: Vec<OwnedFd>) {
-        if !descriptors.is_empty() || !socket.drain() {
-            self.closer.give(user, Burden::Socket(socket, descriptors));
+    fn let_go(&mut self, user: u32, socket: PacketSocket) {
+        if !socket.drain() {
+            self.helpers.give(user, Work::Close(socket));
         }
     }
 
-    fn refuse(&mut self, pending: Pending, refusal: AttachRefusal, descriptors: Vec<OwnedFd>) {
+    fn refuse(&mut self, pending: Pending, refusal: AttachRefusal) {
         self.watch.refused(pending.who, refusal);
         let _ = pending.socket.send(&Packet::Refused(refusal), &[]);
-        self.let_go(pending.who.uid, pending.socket, descriptors);
+        self.let_go(pending.who.uid, pending.socket);
     }
 
     /// Time of the next timeout: of a pending connection, or of an event below.
@@ -391,13 +395,14 @@ impl Server {
         // A connection whose packet has arrived is not refused for its timeout.
         let pending = self.pending.iter().map(|pending| {
             let user = pending.who.uid;
-            if self.closer.is_busy(user) {
+            if self.helpers.is_busy(user) {
                 within(LOOK_EVERY).min(pending.until)
             } else {
                 self.pace.next(user).unwrap_or(pending.until)
             }
         });
-        let others = [self.accept_after, self.expecting, self.watch.due()];
+        let retry = self.helpers.lacks_threads().then(|| within(LOOK_EVERY));
+        let others = [self.accept_after, self.expecting, self.watch.due(), retry];
         pending.chain(others.into_iter().flatten()).min()
     }
 
@@ -408,7 +413,7 @@ impl Server {
         let (is_stopped, is_asked, ready) = {
             let mut polled = Vec::with_capacity(ids.len().saturating_mul(2).saturating_add(PENDING_MAX));
             let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-            polled.push(input(stop));
+            polled.extend([input(stop), input(self.helpers.as_fd())]);
             let first = polled.len();
             polled.push(input(self.listening.listener.as_fd()));
             self.accept_after = self.accept_after.filter(|after| !after.has_passed(now()));
@@ -470,7 +475,8 @@ impl Server {
                 self.end(id, GoneReason::Died);
             }
         }
-        self.closer.advance();
+        self.helpers.advance();
+        self.take_adopted();
         self.take_pending();
         if is_asked {
             self.accept()?;
@@ -480,7 +486,7 @@ impl Server {
 
     fn end(&mut self, id: ClientId, reason: GoneReason) {
         if let Some(client) = self.attached.remove(&id) {
-            self.let_go(client.user, client.socket, Vec::new());
+            self.let_go(client.user, client.socket);
             // Messages that the process published before its end are still routed.
             let until = within(LAST_WITHIN);
             self.ending.push(Ending { id, reason, until });
@@ -520,7 +526,7 @@ impl Server {
 
     fn accept(&mut self) -> Result<(), ServerError> {
         for _ in 0..PENDING_MAX {
-            if self.closer.is_full() {
+            if self.helpers.is_full() {
                 self.accept_after = Some(within(SHORT_OF_DESCRIPTORS));
                 break;
             }
@@ -546,17 +552,17 @@ impl Server {
     /// Adds a connection that has to send its packet, if there is room for it.
     fn pend(&mut self, socket: PacketSocket) {
         let Ok(who) = socket.credentials() else {
-            return self.let_go(u32::MAX, socket, Vec::new());
+            return self.let_go(u32::MAX, socket);
         };
         let until = within(self.config.attach_within);
         if let Some(without) = pend(&mut self.pending, Pending { socket, who, until }) {
-            self.refuse(without, AttachRefusal::TooManyPending, Vec::new());
+            self.refuse(without, AttachRefusal::TooManyPending);
         }
     }
 
     /// Whether a process of a user may attach now.
     fn is_next(&self, user: u32) -> bool {
-        self.pace.next(user).is_none() && !self.closer.is_busy(user)
+        self.pace.next(user).is_none() && !self.helpers.is_busy(user)
     }
 
     /// Attaches the connections whose packet has arrived, and refuses those whose time has passed.
@@ -575,85 +581,30 @@ impl Server {
                     self.successor = Some(pending.socket);
                 }
                 // The connection waits until the descriptors of its user are closed, at most until its timeout.
-                _ if self.closer.is_busy(user) && pending.until.has_passed(time) => {
-                    self.refuse(pending, AttachRefusal::TooLate, Vec::new());
+                _ if self.helpers.is_busy(user) && pending.until.has_passed(time) => {
+                    self.refuse(pending, AttachRefusal::TooLate);
                 }
                 // The connection waits until its user may attach again.
                 _ if !self.is_next(user) => self.pending.push(pending),
                 Ok(Seen::Nothing) if pending.until.has_passed(now()) => {
-                    self.refuse(pending, AttachRefusal::TooLate, Vec::new());
+                    self.refuse(pending, AttachRefusal::TooLate);
                 }
                 Ok(Seen::Nothing) => self.pending.push(pending),
-                Ok(Seen::End) | Err(_) => self.let_go(user, pending.socket, Vec::new()),
+                Ok(Seen::End) | Err(_) => self.let_go(user, pending.socket),
                 Ok(Seen::Packet {
                     packet: Ok(Packet::Attach(request)),
                     ..
-                }) => self.take_attach(pending, &request),
+                }) => self.ask_to_attach(pending, request),
                 Ok(Seen::Packet {
                     packet: Ok(Packet::Status { bytes }),
                     ..
-                }) => self.take_status(pending, bytes),
+                }) => self.ask_for_status(pending, bytes),
                 Ok(Seen::Packet { packet, .. }) => {
                     let refusal = packet.err().unwrap_or(AttachRefusal::Packet);
-                    self.refuse(pending, refusal, Vec::new());
+                    self.refuse(pending, refusal);
                 }
             }
         }
-    }
-
-    fn take_attach(&mut self, pending: Pending, request: &AttachRequest) {
-        let mut descriptors = Vec::new();
-        match self.attach(&pending, request, &mut descriptors) {
-            Ok((id, process)) => {
-                // All of them are memfds, and the mappings keep them alive. So closing them does not block, here and in the queue.
-                drop(descriptors);
-                pending.socket.pass();
-                let answer = Packet::Attached {
-                    node: self.router.node(),
-                    epoch: self.epoch,
-                    incarnation: id.incarnation(),
-                };
-                // A send error is ignored: the end of the process is noticed at its socket.
-                let _ = pending.socket.send(&answer, &[]);
-                self.watch.attached(pending.who, request.job, request.endpoint);
-                let client = Attached {
-                    socket: pending.socket,
-                    user: pending.who.uid,
-                    since_s: self.watch.seconds(),
-                    sleeps_before: self.sleeps,
-                    wakes: 0,
-                    process,
-                };
-                self.attached.insert(id, client);
-            }
-            Err(refusal) => self.refuse(pending, refusal, descriptors),
-        }
-    }
-
-    /// Attaches a process with the descriptors of its packet. They are returned in any case; if attaching fails, closing them may block.
-    fn attach(
-        &mut self,
-        pending: &Pending,
-        request: &AttachRequest,
-        descriptors: &mut Vec<OwnedFd>,
-    ) -> Result<(ClientId, Option<OwnedFd>), AttachRefusal> {
-        let who = pending.who;
-        // Before the memory is mapped, which costs more.
-        self.router.admit(who, request)?;
-        let process = process_of(who)?;
-        let (came, are_all) = pending.socket.descriptors().map_err(|_| AttachRefusal::Gone)?;
-        *descriptors = came;
-        if !are_all && descriptors.len() < request.layout.descriptors() {
-            return Err(AttachRefusal::NoDescriptors);
-        }
-        if !are_all || descriptors.len() != request.layout.descriptors() {
-            return Err(AttachRefusal::Descriptors);
-        }
-        self.pace.attached(who.uid, request.layout.bytes(), now());
-        let of_memory: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        let memory = request.layout.adopt(&of_memory)?;
-        let id = self.router.attach(who, request, memory)?;
-        Ok((id, process))
     }
 }
 
@@ -669,31 +620,18 @@ fn is_short(error: &io::Error) -> bool {
     error.raw_os_error().and_then(shortage).is_some()
 }
 
-/// Opens a pidfd of the process. If the process died and its ID was reused meanwhile, the end of its socket is noticed instead.
-fn process_of(who: Credentials) -> Result<Option<OwnedFd>, AttachRefusal> {
-    let Some(pid) = who
-        .pid
-        .and_then(|pid| Pid::from_raw(i32::try_from(pid.get()).ok()?))
-    else {
-        return Ok(None);
-    };
-    let process = pidfd_open(pid, PidfdFlags::empty());
-    let refusal = |errno: rustix::io::Errno| shortage(errno.raw_os_error()).unwrap_or(AttachRefusal::Gone);
-    process.map(Some).map_err(refusal)
-}
-
 impl Drop for Server {
     fn drop(&mut self) {
         self.listening.end();
         // No socket with descriptors in its queue is closed here, which could block: the next daemon waits for this.
         while let Ok(Some(socket)) = PacketSocket::accept(&self.listening.listener) {
-            self.let_go(u32::MAX, socket, Vec::new());
+            self.let_go(u32::MAX, socket);
         }
         for pending in core::mem::take(&mut self.pending) {
-            self.let_go(pending.who.uid, pending.socket, Vec::new());
+            self.let_go(pending.who.uid, pending.socket);
         }
         for client in core::mem::take(&mut self.attached).into_values() {
-            self.let_go(client.user, client.socket, Vec::new());
+            self.let_go(client.user, client.socket);
         }
     }
 }

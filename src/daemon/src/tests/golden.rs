@@ -357,6 +357,8 @@ fn numbers_of_reasons() {
         A::TooManyPending,
         A::NoMemory,
         A::NoDescriptors,
+        A::UnlistedJob,
+        A::UserOfJob,
     ];
     use UndeliveredReason as U;
     let undelivered = [

@@ -2,6 +2,7 @@
 
 use super::world::{KEY, World, at, request, user};
 use crate::endpoint::{Endpoint, EndpointEvent};
+use crate::job_keys::JobKeys;
 use crate::layout::EndpointLayout;
 use crate::name::{JobKey, NodeNumber};
 use crate::reason::{AttachRefusal, GoneReason, UndeliveredReason};
@@ -210,6 +211,44 @@ fn names_keys_users_and_numbers_of_clients_are_held_to_their_limits() {
     assert_eq!(attach(1, 3, KEY, 0), Err(AttachRefusal::TooManyOfUser));
     assert!(attach(2, 1, JobKey([9; 16]), 0).is_ok());
     assert_eq!(attach(3, 4, KEY, 0), Err(AttachRefusal::TooManyClients));
+}
+
+#[test]
+fn a_file_of_keys_decides_about_each_process_that_comes_and_about_none_that_is_there() {
+    let keys = |text: &str| JobKeys::from_text(text).unwrap();
+    let [old, new] = ["07", "08"].map(|byte| byte.repeat(16));
+    let new_key = JobKey([8; 16]);
+    let mut router = Router::new(NodeNumber(0), &RouterLimits::default());
+    let attach = |router: &mut Router, uid, job, key, endpoint| {
+        let mut request = request(job, endpoint);
+        request.key = key;
+        let ours = Endpoint::new(request.layout).unwrap();
+        let memory = request.layout.adopt(&ours.descriptors()).unwrap();
+        router.attach(user(uid), &request, memory)
+    };
+    router.set_job_keys(keys(&format!("1:{old} 1")));
+    let first = attach(&mut router, 1, 1, KEY, 0).unwrap();
+    for (uid, job, key, refusal) in [
+        (1, 1, new_key, AttachRefusal::JobKey),
+        (1, 2, KEY, AttachRefusal::UnlistedJob),
+        (2, 1, KEY, AttachRefusal::UserOfJob),
+    ] {
+        assert_eq!(attach(&mut router, uid, job, key, 0), Err(refusal));
+    }
+    // The job gets another key, which does not meet the old one.
+    router.set_job_keys(keys(&format!("1:{new}")));
+    for key in [KEY, new_key] {
+        assert_eq!(attach(&mut router, 1, 1, key, 1), Err(AttachRefusal::JobKey));
+    }
+    assert!(router.detach(first, GoneReason::Detached).is_some());
+    attach(&mut router, 1, 1, new_key, 1).unwrap();
+    // The job is removed.
+    router.set_job_keys(keys(""));
+    let late = attach(&mut router, 1, 1, new_key, 2);
+    assert_eq!(
+        (late, router.clients().count()),
+        (Err(AttachRefusal::UnlistedJob), 1)
+    );
 }
 
 #[test]

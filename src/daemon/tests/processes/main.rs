@@ -19,6 +19,7 @@ use doorbell_daemon::{
 
 mod crowds;
 mod hostile;
+mod job_keys;
 mod names;
 mod sandboxed;
 mod status;

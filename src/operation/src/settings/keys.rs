@@ -82,6 +82,7 @@ macro_rules! channel_keys {
 keys!(GENERAL, "", [] {
     "rails": Kind::Text("rules for rails in quotes, as in \"mlx5_*,^mlx5_3\"") => rails;
     "key_file": Kind::Text("the name of a file in quotes") => key_file;
+    "job_keys": Kind::Text("the name of a file in quotes") => job_keys;
     "unauthenticated": Kind::Flag => unauthenticated;
     "only_from": Kind::Text("subnets in quotes, as in \"10.1.0.0/16,fd00::/64\"") => only_from;
     "timeout": Kind::span(Duration::from_millis(1), DAY) => timeout;

@@ -32,6 +32,9 @@ pub struct SettingValues {
     pub rails: RailFilter,
     /// The key file, for [`KeyRing::from_file`](doorbell::KeyRing::from_file). Default: none.
     pub key_file: Option<PathBuf>,
+    /// The file with the keys of the node daemon's jobs, for `doorbell_daemon::JobKeys`. Default: none, so that the first process of a job sets
+    /// its key.
+    pub job_keys: Option<PathBuf>,
     /// Whether to trust every peer that can reach the port, if there is no key file: for
     /// [`Trust::unauthenticated_on_purpose`](doorbell::Trust::unauthenticated_on_purpose). Default: no. Without both, no Node can be
     /// opened.
@@ -59,6 +62,7 @@ impl Default for SettingValues {
         Self {
             rails: RailFilter::default(),
             key_file: None,
+            job_keys: None,
             unauthenticated: false,
             only_from: Subnets::default(),
             timeout: Duration::from_secs(30),

@@ -126,6 +126,7 @@ fn every_kind_of_setting_arrives_where_it_is_for() {
     let text = r#"
         rails = "mlx5_*, ^netdev=mgmt0"
         key_file = "/etc/doorbell/keys"
+        job_keys = "/etc/doorbell/job-keys"
         only_from = "10.1.0.0/16, fd00::/64"
         metrics = "[::1]:9400"
         log = "debug"
@@ -147,6 +148,10 @@ fn every_kind_of_setting_arrives_where_it_is_for() {
     let values = settings.values();
     assert_eq!(values.rails.to_string(), "mlx5_*,^netdev=mgmt0");
     assert_eq!(values.key_file.as_deref(), Some("/etc/doorbell/keys".as_ref()));
+    assert_eq!(
+        values.job_keys.as_deref(),
+        Some("/etc/doorbell/job-keys".as_ref())
+    );
     assert_eq!(values.only_from.0.len(), 2);
     assert_eq!(values.metrics.unwrap().port(), 9400);
     assert_eq!(

@@ -36,6 +36,7 @@ struct Daemon {
     daemon_epoch: u64,
     running_s: u64,
     sees_all: bool,
+    job_keys_by_file: bool,
     processes: u64,
     #[serde(flatten)]
     counts: Counts,
@@ -181,6 +182,12 @@ impl Report {
             time(daemon.running_s),
             daemon.processes
         );
+        let keys = if daemon.job_keys_by_file {
+            "a file"
+        } else {
+            "the first process of each job"
+        };
+        let _ = writeln!(text, "keys of jobs: from {keys}");
         if daemon.sees_all {
             daemon.write_messages(&mut text);
         }
@@ -315,6 +322,7 @@ impl Daemon {
             daemon_epoch: status.epoch,
             running_s: status.running_s,
             sees_all: status.sees_all,
+            job_keys_by_file: status.are_keys_of_file,
             processes: status.processes,
             counts: Counts::of(counts),
             taken_bytes: counts.taken_bytes,
@@ -531,6 +539,7 @@ mod tests {
             epoch: u64::MAX,
             running_s: u64::MAX,
             sees_all: true,
+            are_keys_of_file: true,
             processes: u64::MAX,
             counts: RouterCounts::default(),
             kept: u64::MAX,

@@ -81,6 +81,15 @@ const ROWS: &[(&str, Is, How)] = &[
         |words| ["config", "devices", "man"].contains(&words[1]) && words[0] == "doorbell",
         Run(&[0]),
     ),
+    // Its file of keys is that of an example.
+    (
+        "keys of jobs",
+        |words| words[..2] == ["doorbell", "serve"] && words.contains(&"--job-keys"),
+        Elsewhere(
+            "src/program/tests/program/job_keys.rs",
+            "fn a_file_decides_about_jobs_and_is_read_again_while_processes_stay",
+        ),
+    ),
     // Its socket and its peers are those of an example.
     (
         "the node daemon",

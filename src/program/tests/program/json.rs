@@ -42,6 +42,7 @@ const ELSEWHERE: &[&str] = &[
     "endpoints_left_out",
     "in_flight",
     "job",
+    "job_keys_by_file",
     "jobs",
     "mapped_bytes",
     "node",

@@ -13,7 +13,7 @@ const OLD: &str = "1:6a09e667bb67ae853c6ef372a54ff53a510e527f9b05688c1f83d9ab5be
 const NEW: &str = "2:bb67ae853c6ef372a54ff53a510e527f9b05688c1f83d9ab5be0cd196a09e667\n";
 
 /// Puts a file of keys there in one step, as it is to be done.
-fn put(path: &Path, text: &str, mode: u32) {
+pub(crate) fn put(path: &Path, text: &str, mode: u32) {
     let beside = path.with_extension("new");
     fs::write(&beside, text).unwrap();
     fs::set_permissions(&beside, Permissions::from_mode(mode)).unwrap();

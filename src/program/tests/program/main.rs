@@ -2,6 +2,7 @@
 
 mod broker;
 mod documents;
+mod job_keys;
 mod json;
 mod keys;
 mod opened;

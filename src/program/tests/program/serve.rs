@@ -316,7 +316,7 @@ fn a_daemon_takes_over_the_port_of_the_metrics_or_serves_without_them() {
 }
 
 /// Output of `doorbell status` for the daemon at a socket, and its exit code.
-fn status(socket: &Path, more: &[&str]) -> (String, Option<i32>) {
+pub(crate) fn status(socket: &Path, more: &[&str]) -> (String, Option<i32>) {
     let words = ["status", "--socket", socket.to_str().unwrap(), "--once"];
     let output = program(&[&words[..], more].concat()).output().unwrap();
     (String::from_utf8(output.stdout).unwrap(), output.status.code())
@@ -368,6 +368,7 @@ fn the_state_of_a_daemon_is_shown_scraped_and_logged() {
     let (report, code) = status(&socket, &["--json"]);
     assert_eq!(code, Some(0), "{report}");
     let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["daemon"]["job_keys_by_file"], false);
     schema::check(&report, &mut BTreeSet::new());
     let of_daemon = &report["daemon"];
     let counts = [

@@ -6,21 +6,21 @@
 
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, OwnedFd};
 
 use doorbell::interprocess::{SharedArena, SharedBytes as _};
 use doorbell::provider::Instant;
 use doorbell::{Deadline, now};
 
 use super::Server;
-use crate::layout::or;
+use crate::job_keys::JobKeys;
 use crate::log::log;
 use crate::name::{Credentials, JobNumber};
-use crate::packet::{Packet, STATUS_BYTES_MAX};
+use crate::packet::Packet;
 use crate::peers::Peers;
 use crate::quota::Quota;
 use crate::reason::{AttachRefusal, CutReason, GoneReason};
 use crate::router::{ClientId, Ended};
+use crate::serving::helpers::{Wanted, Work};
 use crate::serving::pending::Pending;
 use crate::serving::replacing::is_owner;
 use crate::status::{CutCount, DaemonStatus, RefusedCount};
@@ -174,6 +174,11 @@ impl Server {
         self.peers.as_mut()
     }
 
+    /// Sets the jobs that processes may attach to from now on: see [`Router::set_job_keys`](crate::Router::set_job_keys).
+    pub fn set_job_keys(&mut self, keys: JobKeys) {
+        self.router.set_job_keys(keys);
+    }
+
     /// The state of this daemon, with the jobs and endpoints of all users.
     #[must_use]
     pub fn status(&self) -> DaemonStatus {
@@ -209,64 +214,58 @@ impl Server {
         status
     }
 
-    /// Answers a process that queries the status, and closes its connection.
-    pub(super) fn take_status(&mut self, pending: Pending, bytes: u32) {
-        let mut descriptors = Vec::new();
+    /// Has the memory for a status adopted, if it is time for another answer.
+    pub(super) fn ask_for_status(&mut self, pending: Pending, bytes: u32) {
+        if self.is_time_for(is_owner(pending.who)) {
+            let user = pending.who.uid;
+            self.helpers
+                .give(user, Work::Adopt(pending, Wanted::Status(bytes)));
+        } else {
+            self.answer(pending, &Packet::Refused(AttachRefusal::TooManyPending));
+        }
+    }
+
+    /// Whether it is time for another answer to a user that sees everything, or to another user.
+    fn is_time_for(&self, sees_all: bool) -> bool {
+        let next = self.watch.next.get(usize::from(sees_all));
+        let next = next.copied().flatten();
+        next.is_none_or(|next| next.has_passed(now()))
+    }
+
+    /// Answers a process that queries the status. If another process was answered just now, it has to ask again. That is not counted as a
+    /// refusal, since no process attaches.
+    pub(super) fn take_status(&mut self, pending: Pending, memory: Result<SharedArena, AttachRefusal>) {
         let begun = now();
         let sees_all = is_owner(pending.who);
-        let at = usize::from(sees_all);
-        let is_late = |next: &Deadline| !next.has_passed(begun);
-        if self
-            .watch
-            .next
-            .get(at)
-            .copied()
-            .flatten()
-            .as_ref()
-            .is_some_and(is_late)
-        {
-            // The process will ask again. This is not counted as a refusal, since no process attaches.
-            let _ = pending
-                .socket
-                .send(&Packet::Refused(AttachRefusal::TooManyPending), &[]);
-            return self.let_go(pending.who.uid, pending.socket, descriptors);
-        }
-        let answer = match self.write_status(&pending, bytes, sees_all, &mut descriptors) {
-            Ok(bytes) => {
-                // A memfd, so that closing it does not block.
-                descriptors.clear();
+        let is_time = self.is_time_for(sees_all);
+        let answer = match memory {
+            _ if !is_time => Packet::Refused(AttachRefusal::TooManyPending),
+            Ok(memory) => {
+                let bytes = self.write_status(pending.who.uid, &memory, sees_all);
+                // A memfd, which the mapping keeps alive, so that closing it does not block.
                 pending.socket.pass();
                 Packet::StatusGiven { bytes }
             }
             Err(refusal) => Packet::Refused(refusal),
         };
-        let _ = pending.socket.send(&answer, &[]);
-        self.let_go(pending.who.uid, pending.socket, descriptors);
-        if let Some(next) = self.watch.next.get_mut(at) {
+        self.answer(pending, &answer);
+        if let Some(next) = self.watch.next.get_mut(usize::from(sees_all)).filter(|_| is_time) {
             *next = Some(Deadline::after(now(), since(begun).saturating_mul(REST)));
         }
     }
 
+    /// Answers a process that does not attach, and closes its connection.
+    fn answer(&mut self, pending: Pending, answer: &Packet) {
+        let _ = pending.socket.send(answer, &[]);
+        self.let_go(pending.who.uid, pending.socket);
+    }
+
     /// Writes the status into the memory that came with the query. Returns its length, or 0 if the memory is too short.
-    fn write_status(
-        &mut self,
-        pending: &Pending,
-        bytes: u32,
-        sees_all: bool,
-        descriptors: &mut Vec<OwnedFd>,
-    ) -> Result<u32, AttachRefusal> {
-        let (came, are_all) = pending.socket.descriptors().map_err(|_| AttachRefusal::Gone)?;
-        *descriptors = came;
-        let [memory] = descriptors.as_slice() else {
-            return Err(AttachRefusal::Descriptors);
-        };
-        if !are_all || bytes > STATUS_BYTES_MAX {
-            return Err(AttachRefusal::Descriptors);
-        }
-        let bytes = bytes as usize;
-        let memory = SharedArena::adopt(memory.as_fd(), bytes).map_err(or(AttachRefusal::Arena))?;
-        let mut status = self.status_of((!sees_all).then_some(pending.who.uid));
-        let text = status.write(bytes).filter(|text| memory.copy_in(0, text));
-        Ok(text.map_or(0, |text| u32::try_from(text.len()).unwrap_or(0)))
+    fn write_status(&self, user: u32, memory: &SharedArena, sees_all: bool) -> u32 {
+        let mut status = self.status_of((!sees_all).then_some(user));
+        let text = status
+            .write(memory.bytes())
+            .filter(|text| memory.copy_in(0, text));
+        text.map_or(0, |text| u32::try_from(text.len()).unwrap_or(0))
     }
 }

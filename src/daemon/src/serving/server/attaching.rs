@@ -1,0 +1,93 @@
+//! Attaches processes. A helper thread adopts the memory of a process, since sealing it may block.
+
+use std::os::fd::OwnedFd;
+
+use doorbell::now;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::{Attached, Server};
+use crate::layout::EndpointMemory;
+use crate::name::Credentials;
+use crate::packet::{AttachRequest, Packet};
+use crate::reason::AttachRefusal;
+use crate::router::ClientId;
+use crate::serving::helpers::{Adopted, Wanted, Work};
+use crate::serving::pending::Pending;
+use crate::serving::shortage::shortage;
+
+impl Server {
+    /// Checks whether a process may attach, and has its memory adopted.
+    pub(super) fn ask_to_attach(&mut self, pending: Pending, request: AttachRequest) {
+        let user = pending.who.uid;
+        match self.router.admit(pending.who, &request) {
+            Ok(()) => {
+                self.pace.attached(user, request.layout.bytes(), now());
+                self.helpers
+                    .give(user, Work::Adopt(pending, Wanted::Attach(request)));
+            }
+            Err(refusal) => self.refuse(pending, refusal),
+        }
+    }
+
+    /// Answers the connections whose memory was adopted or refused.
+    pub(super) fn take_adopted(&mut self) {
+        while let Some((pending, adopted)) = self.helpers.take_adopted() {
+            match adopted {
+                Adopted::Attach(request, Ok(memory)) => self.take_attach(pending, &request, memory),
+                Adopted::Attach(_, Err(refusal)) => self.refuse(pending, refusal),
+                Adopted::Status(memory) => self.take_status(pending, memory),
+            }
+        }
+    }
+
+    fn take_attach(&mut self, pending: Pending, request: &AttachRequest, memory: EndpointMemory) {
+        match self.attach(pending.who, request, memory) {
+            Ok((id, process)) => {
+                // All descriptors in the queue are of memfds, and the mappings keep them alive. So closing them does not block.
+                pending.socket.pass();
+                let answer = Packet::Attached {
+                    node: self.router.node(),
+                    epoch: self.epoch,
+                    incarnation: id.incarnation(),
+                };
+                // A send error is ignored: the end of the process is noticed at its socket.
+                let _ = pending.socket.send(&answer, &[]);
+                self.watch.attached(pending.who, request.job, request.endpoint);
+                let client = Attached {
+                    socket: pending.socket,
+                    user: pending.who.uid,
+                    since_s: self.watch.seconds(),
+                    sleeps_before: self.sleeps,
+                    wakes: 0,
+                    process,
+                };
+                self.attached.insert(id, client);
+            }
+            Err(refusal) => self.refuse(pending, refusal),
+        }
+    }
+
+    fn attach(
+        &mut self,
+        who: Credentials,
+        request: &AttachRequest,
+        memory: EndpointMemory,
+    ) -> Result<(ClientId, Option<OwnedFd>), AttachRefusal> {
+        let process = process_of(who)?;
+        let id = self.router.attach(who, request, memory)?;
+        Ok((id, process))
+    }
+}
+
+/// Opens a pidfd of the process. If the process died and its ID was reused meanwhile, the end of its socket is noticed instead.
+fn process_of(who: Credentials) -> Result<Option<OwnedFd>, AttachRefusal> {
+    let Some(pid) = who
+        .pid
+        .and_then(|pid| Pid::from_raw(i32::try_from(pid.get()).ok()?))
+    else {
+        return Ok(None);
+    };
+    let process = pidfd_open(pid, PidfdFlags::empty());
+    let refusal = |errno: rustix::io::Errno| shortage(errno.raw_os_error()).unwrap_or(AttachRefusal::Gone);
+    process.map(Some).map_err(refusal)
+}
