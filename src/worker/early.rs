@@ -130,6 +130,7 @@ mod tests {
         ChannelConfig {
             send_depth: RECEIVES,
             receive_depth: RECEIVES,
+            repost_batch: 4,
             ..ChannelConfig::default()
         }
     }
@@ -177,6 +178,7 @@ mod tests {
                     None => fabric.run_for(LATENCY),
                 }
             };
+            theirs[0].poll(|_, event| panic!("{event:?}")).unwrap();
             let channel = theirs[0].channel(accepted.channel).unwrap();
             let sent = (0..).take_while(|_| channel.post_inline(Operation::Send, b"early").is_ok());
             assert_eq!(sent.count(), RECEIVES as usize);
@@ -260,7 +262,7 @@ mod tests {
             if let Some(counts) = worker.shared_receives() {
                 assert_eq!((counts.posted, counts.granted), (RECEIVES, RECEIVES));
             }
-            assert_eq!(worker.statistics().orphaned.value(), RECEIVES.into());
+            assert_eq!(worker.statistics().orphaned.value(), u64::from(RECEIVES));
         }
     }
 }

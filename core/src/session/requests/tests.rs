@@ -172,7 +172,10 @@ fn a_request_that_no_rail_takes_in_time_ends_with_the_reason() {
 
 #[test]
 fn a_refused_request_wakes_once_and_then_waits_for_a_rail() {
-    for (reached, reason) in [(&[1][..], UnknownReason::Refused), (&[], UnknownReason::NoRail)] {
+    for (reached, reason) in [
+        (&[1][..], UnknownReason::Refused),
+        (&[][..], UnknownReason::NoRail),
+    ] {
         let mut requests = requests();
         let id = requests.begin(1, Repeat::AtOnce, ms(0)).unwrap();
         requests.refused(id, ms(3));
