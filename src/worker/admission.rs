@@ -42,16 +42,12 @@ impl<P: Provider> Worker<P> {
                 channels_per_address: self.channels_per_address,
             });
         }
-        let shared = self.receives.shared.as_mut();
-        let is_shared = shared.is_some();
-        let receives_most = shared.map_or(self.receives.completions.depth(), |shared| {
-            shared.promisable(&self.statistics)
-        });
+        let is_shared = self.receives.shared.is_some();
         let entries = &mut self.table.entries;
         let completions = &self.sends.completions;
         let is_free =
             |at: usize, entry: &ChannelEntry<_>| !entry.is_promised() && !is_claimed::<P>(completions, at);
-        let (mut sends_left, mut receives_left, mut free) = (completions.depth(), receives_most, None);
+        let (mut sends_left, mut receives_taken, mut free) = (completions.depth(), 0_u32, None);
         // Shared receives got their slots when the Worker was made.
         let slots = if is_shared { u32::MAX } else { self.arena.slots() };
         let mut slots_left = slots.saturating_sub(self.leases_kept);
@@ -63,13 +59,21 @@ impl<P: Provider> Worker<P> {
             }
             places_left = places_left.saturating_sub(1);
             sends_left = sends_left.saturating_sub(entry.room.sends);
-            receives_left = receives_left.saturating_sub(entry.room.receives);
+            receives_taken = receives_taken.saturating_add(entry.room.receives);
             slots_left = slots_left.saturating_sub(entry.room.receives);
         }
         let at = free.unwrap_or(entries.len());
         let index = u32::try_from(at).ok().filter(|index| *index < self.channels_max);
         let channels_max = self.channels_max;
         let index = index.ok_or(ConnectError::TooManyChannels { channels_max })?;
+        // Now, since the place and the shares that are free may still have completions of connections that were given up.
+        self.receives
+            .let_go_early(entries, &mut self.arena, &self.statistics);
+        let receives_most = match &mut self.receives.shared {
+            Some(shared) => shared.promisable(&self.statistics),
+            None => self.receives.completions.depth(),
+        };
+        let receives_left = receives_most.saturating_sub(receives_taken);
         if is_shared && receives > receives_left {
             return Err(ConnectError::NoShare {
                 receives_left,
@@ -90,15 +94,18 @@ impl<P: Provider> Worker<P> {
             });
         }
         if let Some(from) = from {
+            // A leased slot is not free, so it is not subtracted once more with the slots that are kept for leases: promised receives leave
+            // `slots_left` beside those. The other term is greater while a promise has no slots yet, or has returned them.
+            let free_slots = self.arena.free_slots();
+            let unleased = free_slots
+                .saturating_sub(self.leases_kept)
+                .max(slots_left.min(free_slots));
             let room = [
                 (places_left, 1),
                 (sends_left, sends),
                 (receives_left, receives),
                 // Shared receives need no more slots.
-                (
-                    self.arena.free_slots().saturating_sub(self.leases_kept),
-                    if is_shared { 0 } else { receives },
-                ),
+                (unleased, if is_shared { 0 } else { receives }),
             ];
             let left = room.into_iter().filter_map(|(left, each)| left.checked_div(each));
             let left = left.min().unwrap_or(u32::MAX).saturating_sub(1);
@@ -253,6 +260,7 @@ impl<P: Provider> Worker<P> {
         }
         entry.channel = Some(channel);
         entry.is_admitted = true;
+        self.receives.early.note_admitted();
         self.note_leases();
         Ok(id)
     }
