@@ -71,14 +71,6 @@ impl Rdma {
             .collect())
     }
 
-    /// Returns the network interfaces of the calling thread's network namespace, by [`Interface::all`].
-    ///
-    /// # Errors
-    /// The system call failed.
-    pub fn interfaces(&self) -> Result<Vec<Interface>, ProviderError> {
-        Interface::all()
-    }
-
     fn device_report(
         &self,
         list: &DeviceList,

@@ -229,8 +229,11 @@ impl Fabric {
             let mut world = self.lock();
             world.settle();
             // Other threads finish their present calls before time passes.
-            let mut turns = Turns::begin();
-            while !world.is_driven && !is_found(&world) && turns.is_left(world.is_shared()) {
+            let mut turns = None;
+            while !world.is_driven
+                && !is_found(&world)
+                && turns.get_or_insert_with(Turns::begin).is_left(world.is_shared())
+            {
                 drop(world);
                 std::thread::yield_now();
                 world = self.lock();

@@ -6,10 +6,10 @@ use core::fmt;
 use core::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use doorbell_core::Deadline;
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
+use doorbell_core::{Deadline, Instant};
 
 use super::dispatch::Whose;
 use super::log::log_closed;
@@ -135,9 +135,9 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
         self.acceptances.iter().filter_map(Acceptances::descriptor)
     }
 
-    /// Grants places, and accepts connections, without waiting. A peer whose connection is accepted has until `until` to send its first
-    /// frame, which names the link.
-    pub(super) fn poll(&mut self, workers: &mut [Worker<P>], core: &mut Core<P, N>, until: Deadline) {
+    /// Grants places, and accepts connections, without waiting. A peer whose connection is accepted has to send its first frame, which
+    /// names the link, within `attach_within`.
+    pub(super) fn poll(&mut self, workers: &mut [Worker<P>], core: &mut Core<P, N>, now: Instant) {
         loop {
             if let Advancing::Here(handshakes) = &mut self.handshakes {
                 handshakes.poll();
@@ -154,6 +154,7 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
                                 worker: index,
                                 channel,
                             };
+                            let until = Deadline::after(now, core.config.session.attach_within);
                             core.routes.set(at, Whose::Unclaimed(until));
                         }
                         Ok(None) if is_asked => has_granted = true,

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use doorbell_core::network::Network;
-use doorbell_core::provider::{ProtectionDomain as _, Provider, ProviderError};
+use doorbell_core::provider::{DomainId, ProtectionDomain as _, Provider, ProviderError};
 use doorbell_core::session::{Epoch, HealthState, PushRefusal, Role, Sequence, SessionCounts, SessionId};
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
@@ -453,7 +453,8 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// [`Node::open`] it does not wait for the device either while a rail is being connected from here.
     ///
     /// # Errors
-    /// A Worker cannot be polled, and is of no further use.
+    /// A Worker cannot be polled, and is of no further use. Or these are not the Workers of [`Links::new`], in their order (errno 22,
+    /// `EINVAL`): then nothing was polled.
     ///
     /// # Panics
     /// Panics if a callback does. No event is lost: the callback has had its event, and later polls report the others, in order. Poll again
@@ -479,9 +480,22 @@ impl<P: Provider, N: Network> Links<P, N> {
         mut each: impl FnMut(LinkId, LinkEvent<'_>),
         other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
     ) -> Result<(), ProviderError> {
+        self.check_workers(workers)?;
         let now = node.network.now();
         self.take_in(workers, now, &mut each, other)?;
         self.go_on(node, workers, now, each);
+        Ok(())
+    }
+
+    /// Checks that these are the Workers of [`Links::new`], in their order.
+    #[inline]
+    pub(crate) fn check_workers(&self, workers: &[Worker<P>]) -> Result<(), ProviderError> {
+        let domains = &self.core.domains;
+        let mut pairs = workers.iter().zip(domains);
+        let is_same = |(worker, domain): (&Worker<P>, &DomainId)| worker.domain.id() == *domain;
+        if workers.len() != domains.len() || !pairs.all(is_same) {
+            return Err(OTHER_WORKERS);
+        }
         Ok(())
     }
 
@@ -496,8 +510,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         let Self { core, acceptor, .. } = self;
         core.taken = Taken::default();
         if let Some(acceptor) = acceptor {
-            let until = Deadline::after(now, core.config.session.attach_within);
-            acceptor.poll(workers, core, until);
+            acceptor.poll(workers, core, now);
         }
         for (index, worker) in workers.iter_mut().enumerate() {
             // All completions are taken: the health of a rail depends on them, and one that is left in a queue would count as missing.
@@ -522,8 +535,9 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.go_on_refreshing(node, workers, now);
         // Channels that were given up are shut before an event reports their failure.
         self.core.close_channels(workers, now);
-        self.core.advance(node, workers, now, &mut each);
-        self.core.close_channels(workers, now);
+        if self.core.advance(node, workers, now, &mut each) {
+            self.core.close_channels(workers, now);
+        }
     }
 
     /// When to poll again at the latest, if no completion arrives and nothing happens on the network before; `None` if there is
@@ -619,6 +633,13 @@ impl<P: Provider> Links<P, Tcp> {
         Ok(handle)
     }
 }
+
+/// The error of a poll with other Workers than those of [`Links::new`].
+const OTHER_WORKERS: ProviderError = ProviderError {
+    call: "a poll with other Workers than the links were made with, or in another order,",
+    // EINVAL.
+    errno: 22,
+};
 
 /// Draws a random number that is not zero.
 fn drawn<P: Provider, N: Network>(node: &Node<P, N>) -> Result<u64, LinkError> {

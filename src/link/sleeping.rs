@@ -337,7 +337,7 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
     /// Other threads do not call `Links`, but wake the thread by a submitter of one of the Workers.
     ///
     /// # Errors
-    /// A Worker was made without notification and the thread is to sleep, or a completion queue failed.
+    /// A Worker was made without notification and the thread is to sleep, or a poll failed ([`Links::poll`]).
     ///
     /// # Panics
     /// As for [`Links::poll`].

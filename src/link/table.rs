@@ -244,7 +244,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         self.chance
     }
 
-    /// Advances every link that does not rest, and reports its events.
+    /// Advances every link that does not rest, and reports its events. Returns whether there was one.
     #[inline]
     pub(super) fn advance(
         &mut self,
@@ -252,11 +252,13 @@ impl<P: Provider, N: Network> Core<P, N> {
         workers: &mut [Worker<P>],
         now: Instant,
         each: &mut impl FnMut(LinkId, LinkEvent<'_>),
-    ) {
+    ) -> bool {
         self.check_rests(now);
-        if self.resting.is_any_due(now) {
+        let is_any_due = self.resting.is_any_due(now);
+        if is_any_due {
             self.advance_due(node, workers, now, each);
         }
+        is_any_due
     }
 
     fn advance_due(

@@ -212,12 +212,12 @@ impl<P: Provider> GrantedRegion<P> {
     /// Deregisters the part. Once this returns `Ok`, no peer can access it by its keys.
     ///
     /// # Errors
-    /// A device refused, and the peer keeps its access over that device. The memory of the region stays.
+    /// A device refused twice, and the peer keeps its access over that device. The memory of the region stays.
     pub(crate) fn withdraw(mut self) -> Result<(), MemoryError> {
         let mut outcome = Ok(());
         // Each of them, also after one that was refused.
         for window in &mut self.0 {
-            outcome = outcome.and(window.deregister());
+            outcome = outcome.and(window.deregister().or_else(|_| window.deregister()));
         }
         outcome.map_err(|error| match error {
             RevokeError::Provider(error) => MemoryError::Provider(error),

@@ -14,7 +14,9 @@ pub enum MeshEvent {
     /// The link to this member flaps: it came back soon after an earlier loss. If there is another route, messages use that route
     /// until the link has been up for [`MeshConfig::hold_down`](super::MeshConfig::hold_down).
     HeldDown(Rank),
-    /// This member was restarted. Messages that were in flight between it and this member are lost.
+    /// This member was restarted. Messages that were in flight between it and this member are lost. The member is unreachable at this
+    /// moment: [`MeshEvent::Unreachable`] was reported before if it was reachable, and [`MeshEvent::Reachable`] follows when there is a
+    /// route to the new start.
     Restarted(Rank),
     /// A process that claims to be this member has an earlier start than the known one, and is rejected. The clock of its host
     /// was set back. A process with a later start is accepted.

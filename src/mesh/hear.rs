@@ -237,6 +237,10 @@ impl State {
 
     /// Records the start of a member. If it is later than the known one, messages and announcements of the earlier start are dropped.
     fn meet(&mut self, rank: Rank, started: u64) {
+        // The known routes lead to the earlier start.
+        if self.reached.contains(rank) && self.started(rank).is_some_and(|before| before < started) {
+            self.note_unreachable(rank);
+        }
         let Self {
             members,
             pool,

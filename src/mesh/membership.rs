@@ -280,7 +280,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     /// Polls the Workers and advances the mesh as far as possible; `each` gets the events. Never waits.
     ///
     /// # Errors
-    /// A Worker cannot be polled. It is not usable afterwards.
+    /// A Worker cannot be polled. It is not usable afterwards. Or these are not the Workers of [`Mesh::new`], in their order (errno 22,
+    /// `EINVAL`): then nothing was polled.
     ///
     /// # Panics
     /// If `each` panics. Nothing is lost: the event that it got counts as delivered, and the next poll delivers the other events.
@@ -290,6 +291,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         workers: &mut [Worker<P>],
         mut each: impl FnMut(MeshEvent),
     ) -> Result<(), ProviderError> {
+        self.links.check_workers(workers)?;
         let now = node.network().now();
         if self.state.closing.is_none() {
             self.seek(node, workers, now);

@@ -38,9 +38,7 @@ impl State {
             self.events.push_back(MeshEvent::Reachable(rank));
         }
         for rank in self.reached.and_not(reached).iter() {
-            self.events.push_back(MeshEvent::Unreachable(rank));
-            let dropped = self.relay.drop_for(rank, &mut self.pool);
-            self.counts.dropped = self.counts.dropped.saturating_add(dropped);
+            self.note_unreachable(rank);
         }
         self.reached = reached;
         // Messages and grants may be lost if the route to their destination changed, or the route to a relay that they may have used.

@@ -68,7 +68,7 @@ impl<P: Watched, N: WatchedNetwork> Mesh<P, N> {
     /// their handles.
     ///
     /// # Errors
-    /// A Worker was made without notification and the thread is to sleep, or a completion queue failed.
+    /// A Worker was made without notification and the thread is to sleep, or a poll failed ([`Mesh::poll`]).
     ///
     /// # Panics
     /// As for [`Mesh::poll`].

@@ -188,6 +188,14 @@ impl State {
         }
     }
 
+    /// Reports that there is no route to a member any more, and drops the frames that are relayed to it.
+    pub(super) fn note_unreachable(&mut self, rank: Rank) {
+        self.reached = self.reached.without(rank);
+        self.events.push_back(MeshEvent::Unreachable(rank));
+        let dropped = self.relay.drop_for(rank, &mut self.pool);
+        self.counts.dropped = self.counts.dropped.saturating_add(dropped);
+    }
+
     /// Records that a link to a neighbour has ended. Frames that it had accepted may be lost.
     pub(super) fn lose(&mut self, neighbour: &Neighbour, now: Instant) {
         if let Some(rank) = neighbour.joined() {

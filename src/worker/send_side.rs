@@ -147,7 +147,7 @@ impl<P: Provider> SendSide<P> {
                 Some(false) => noticed.notify(index),
                 None => {}
             }
-            if notice.keep_wanting(noticed, index, sender.wants_credits()) && is_open {
+            if notice.keep_wanting(noticed, index, is_open && sender.wants_credits()) {
                 listed.note_wanting(index, wanting);
             }
             if is_left || (is_open && sender.has_unreported()) {

@@ -73,7 +73,7 @@ impl<P: Provider> SendSide<P> {
             let SendHalf { sender, notice, .. } = channel.send_half();
             came = came.saturating_add(u32::from(sender.credits_came()));
             // No credits come to a lost channel, which may stay until the application closes it.
-            listed.is_wanting = notice.keep_wanting(noticed, index, sender.wants_credits()) && is_open;
+            listed.is_wanting = notice.keep_wanting(noticed, index, is_open && sender.wants_credits());
             listed.is_wanting
         });
         came

@@ -126,6 +126,10 @@ fn calls_of_the_device() {
         ("ibv_create_qp", 12),
         ("ibv_post_send", 12),
         ("ibv_create_cq", 22),
+        (
+            "a poll with other Workers than the links were made with, or in another order,",
+            22,
+        ),
         ("ibv_query_port", 19),
         ("ibv_open_device", 24),
         ("ibv_create_qp", 95),

@@ -211,6 +211,37 @@ fn memory_that_a_device_does_not_deregister_is_not_given_back() {
     }
 }
 
+/// The drop of the memory would deregister it all the same, so it would be reported as kept although it is not.
+#[test]
+fn memory_that_a_device_refuses_to_deregister_once_is_given_back() {
+    for with_loan in [false, true] {
+        let mut two = Two::new(1, "");
+        two.connected(1);
+        let to = region(two.process(B), 4096);
+        let before = two.fabric.registrations();
+        let loan = with_loan.then(|| lend(&mut two, &to, 0, 4096).unwrap());
+        let from = filled(two.process(A), 3, 4096);
+        let id = offer(&mut two, A, &from, &TransferOptions::default());
+        offered(&mut two, B);
+        let plan = "fail 1st deregistration of b with 16";
+        two.fabric.follow(&plan.parse().unwrap());
+        match loan {
+            Some(loan) => join(&mut two, id, (&to, 0, loan)).unwrap(),
+            None => crate::transfers::join(&mut two, B, id, &to),
+        }
+        let until = later(&two, 500);
+        assert!(two.run(until, |two| end_of(two.process(B), id).is_some()));
+        assert_eq!(end_of(two.process(B), id).unwrap().0, TransferEnd::Done);
+        if let Some(loan) = loan {
+            revoke(&mut two, loan);
+            let until = later(&two, 10);
+            assert!(two.run(until, |two| is_revoked(two, loan)));
+        }
+        // The giver's memory was registered meanwhile.
+        assert_eq!(two.fabric.registrations(), before + 1);
+    }
+}
+
 #[test]
 fn a_loan_that_is_revoked_ends_its_transfers_and_nothing_is_written_behind_it() {
     let mut two = Two::with(2, "", Some(1000));

@@ -23,6 +23,7 @@ mod loans;
 mod long;
 mod moved;
 mod one_sided;
+mod other_workers;
 mod panics;
 mod peers;
 mod placed;

@@ -456,6 +456,36 @@ fn a_member_that_is_started_again_is_told_of_and_talked_to() {
     all_come(&mut world, 10, 2000);
 }
 
+/// A member that knows of the new start by another one may report a way to the earlier start before. The order is the same for all.
+#[test]
+fn a_new_start_is_reported_while_the_member_is_unreachable() {
+    for (stops_ms, cables) in [(5, &LINE[..]), (5, &RING), (12_000, &LINE), (12_000, &RING)] {
+        let mut world = World::new(4, cables, "");
+        world.joined();
+        world.members[2] = None;
+        world.run(ms(stops_ms), |_| false);
+        world.start(2, 2);
+        for at in [0, 1, 3] {
+            let is_reached = world.run(ms(40_000), |world| {
+                let member = world.member(at);
+                let was_started = member.events.contains(&MeshEvent::Restarted(rank(2)));
+                was_started && member.mesh.reached().contains(rank(2))
+            });
+            let events = &world.member(at).events;
+            let mut has_way = false;
+            for event in events {
+                match *event {
+                    MeshEvent::Reachable(whom) if whom == rank(2) => has_way = true,
+                    MeshEvent::Unreachable(whom) if whom == rank(2) => has_way = false,
+                    MeshEvent::Restarted(_) => assert!(!has_way, "rank {at}: {events:?}"),
+                    _ => {}
+                }
+            }
+            assert!(is_reached && has_way, "rank {at}: {events:?}");
+        }
+    }
+}
+
 /// As if the clock of its host was set back: its messages would be of a start that others do not go back to.
 #[test]
 fn a_member_that_says_it_was_started_before_it_was_is_turned_away_and_both_sides_know_why() {

@@ -394,7 +394,7 @@ impl EndReason {
     pub const NO_MEMORY: Self = Self(6);
     /// The transfer is unknown.
     pub const UNKNOWN: Self = Self(7);
-    /// The taker's device refused a WRITE of the giver.
+    /// The taker's device refused a WRITE of the giver, or failed at 16 in a row for other causes.
     pub const DENIED: Self = Self(8);
     /// The giver's device does not accept a WRITE of a piece.
     pub const NOT_POSTED: Self = Self(9);
@@ -436,7 +436,7 @@ impl fmt::Display for EndReason {
             Self::TOO_MANY => "the limit on open transfers is reached",
             Self::NO_MEMORY => "the device did not register the memory",
             Self::UNKNOWN => "no such transfer",
-            Self::DENIED => "the taker's device refused a WRITE",
+            Self::DENIED => "the taker's device refused a WRITE, or failed at 16 in a row",
             Self::NOT_POSTED => "the giver's device does not take a WRITE of a piece",
             Self::NOT_FENCED => "a rail failed, and the peer did not stop taking from it in time",
             Self::UNSUPPORTED => "the peer's build does not support transfers",

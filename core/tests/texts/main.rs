@@ -246,6 +246,10 @@ fn of_ends_of_transfers() {
     }
     assert_eq!(format!("{:?}", EndReason::CANCELLED), "CANCELLED");
     assert_eq!(EndReason::CANCELLED.to_string(), "cancelled");
+    assert_eq!(
+        EndReason::DENIED.to_string(),
+        "the taker's device refused a WRITE, or failed at 16 in a row"
+    );
 }
 
 #[test]

@@ -21,13 +21,13 @@ use crate::client_state::{Arrived, Client, InFlight, Outcome, PAIR_CREDITS, Repo
 use crate::descriptor::{Message, Report, Requested, Submission};
 use crate::frame::{Frame, Job, Said};
 use crate::job_keys::JobKeys;
-use crate::layout::EndpointMemory;
 use crate::name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
-use crate::packet::AttachRequest;
-use crate::reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
+use crate::reason::{CutReason, GoneReason, UndeliveredReason};
 
 mod admission;
+mod attaching;
 mod limits;
+mod local;
 mod one_sided;
 mod order;
 mod remote;
@@ -50,9 +50,6 @@ pub struct ClientId {
     index: usize,
     incarnation: u64,
 }
-
-/// Maximum number of detached clients whose memory waits to be unmapped by another thread. Beyond it the memory is unmapped at once.
-const RETIRED_MAX: usize = 64;
 
 /// Number of steps of a poll: move messages, publish reports, return slots.
 const POLL_PARTS: u32 = 3;
@@ -184,79 +181,6 @@ impl Router {
         self.is_expecting = is_expecting;
     }
 
-    /// Attaches a process whose memory was adopted with the [`EndpointLayout`](crate::layout::EndpointLayout) of its request.
-    ///
-    /// # Errors
-    /// As for [`Router::admit`].
-    pub fn attach(
-        &mut self,
-        who: Credentials,
-        request: &AttachRequest,
-        memory: EndpointMemory,
-    ) -> Result<ClientId, AttachRefusal> {
-        self.admit(who, request)?;
-        self.incarnations = self.incarnations.saturating_add(1);
-        let address = EndpointAddress {
-            node: self.node,
-            endpoint: request.endpoint,
-        };
-        let job = Job {
-            number: request.job,
-            key: request.key,
-            user: who.uid,
-        };
-        let client = Client::new(who, job, address, self.incarnations, request.layout, memory);
-        let index = match self.clients.iter().position(Option::is_none) {
-            Some(index) => index,
-            None => {
-                let count = self.clients.len();
-                if count == self.clients.capacity() {
-                    // Grows by an eighth: doubling would leave half of a large table empty.
-                    self.clients.reserve_exact((count / 8).max(8));
-                }
-                self.clients.push(None);
-                count
-            }
-        };
-        let id = id_of(index, &client);
-        self.unpopulated.push_back(id);
-        if let Some(place) = self.clients.get_mut(index) {
-            *place = Some(client);
-        }
-        let members = self
-            .jobs
-            .entry((who.uid, request.job))
-            .or_insert_with(|| Members::new(request.key, id.incarnation));
-        let bytes = request.layout.bytes();
-        members.bytes = members.bytes.saturating_add(bytes);
-        members.by_endpoint.insert(request.endpoint, index);
-        let user = self.users.entry(who.uid).or_default();
-        user.clients = user.clients.saturating_add(1);
-        user.bytes = user.bytes.saturating_add(bytes);
-        self.counts.attached = self.counts.attached.saturating_add(1);
-        Ok(id)
-    }
-
-    /// Frees all resources of a client, and reports its end to the endpoints that it exchanged messages with. Returns `None` if it is
-    /// already detached.
-    pub fn detach(&mut self, id: ClientId, reason: GoneReason) -> Option<Ended> {
-        let client = self.client(id.index)?;
-        if client.incarnation != id.incarnation {
-            return None;
-        }
-        self.remove(id.index, reason)
-    }
-
-    /// Returns the next client that was cut off, once each. It is already detached.
-    pub fn take_cut(&mut self) -> Option<(ClientId, CutReason, Ended)> {
-        self.cut.pop_front()
-    }
-
-    /// Returns a detached client whose memory is large. Dropping it takes long, so another thread should do so.
-    pub fn take_retired(&mut self) -> Option<Retired> {
-        self.retired.pop_front()
-    }
-
     /// Moves messages, a bounded number for each client. Calls `wake` with each client that sleeps and has something to do. Returns whether
     /// anything was moved. If not, there is nothing to do until a client or a peer acts.
     pub fn poll(&mut self, wake: impl FnMut(ClientId)) -> bool {
@@ -273,19 +197,6 @@ impl Router {
             self.hand_back(wake);
         }
         is_moved
-    }
-
-    /// Maps some pages of a new client, so that other clients are not delayed. An earlier access faults its page in.
-    fn populate(&mut self) -> bool {
-        let Some(id) = self.unpopulated.pop_front() else {
-            return false;
-        };
-        let client = self.client_mut(id.index);
-        let client = client.filter(|client| client.incarnation == id.incarnation);
-        if client.is_some_and(Client::populate) {
-            self.unpopulated.push_back(id);
-        }
-        true
     }
 
     /// Moves messages and operations. Nothing is visible to clients yet.
@@ -350,15 +261,6 @@ impl Router {
 
     fn client_mut(&mut self, index: usize) -> Option<&mut Client> {
         self.clients.get_mut(index)?.as_mut()
-    }
-
-    /// Result for a submission to an absent endpoint of this node.
-    const fn no_endpoint(&self) -> Step {
-        if self.is_expecting {
-            Step::Stalled
-        } else {
-            Step::Refused(UndeliveredReason::NoEndpoint)
-        }
     }
 
     /// The index of the client with this endpoint number in a job.
@@ -497,166 +399,6 @@ impl Router {
         }
         Ok(is_moved)
     }
-
-    /// Copies a message to a process of this node over a cached route, and takes it from the sender. Returns `false` if it has to be routed.
-    #[inline]
-    fn move_known(&mut self, index: usize, message: &Message) -> bool {
-        let known = self
-            .client(index)
-            .and_then(|client| client.routes.get(message.to.endpoint));
-        let Some(route) = known else { return false };
-        let Some((sender, receiver)) = both(&mut self.clients, index, route.index()) else {
-            return false;
-        };
-        let is_moved = route.is_to(receiver) && receiver.take_from(sender, message.bytes);
-        if is_moved {
-            sender.take(true);
-            self.counts.local = self.counts.local.saturating_add(1);
-        }
-        is_moved
-    }
-
-    /// Delivers a message to an endpoint of this node.
-    fn route_here(&mut self, index: usize, submission: &Message) -> Step {
-        let Some((job, from)) = self.client(index).map(|client| (client.job, client.address)) else {
-            return Step::Stalled;
-        };
-        // A cached route is valid as long as the same process is there. Both are already contacts of each other.
-        let known = self
-            .client(index)
-            .and_then(|client| client.routes.get(submission.to.endpoint));
-        let known = known.filter(|route| {
-            let there = self.client(route.index());
-            there.is_some_and(|there| route.is_to(there))
-        });
-        let member = || self.member(&job, submission.to.endpoint);
-        let Some(to) = known.map_or_else(member, |route| Some(route.index())) else {
-            return self.no_endpoint();
-        };
-        let Some(receiver) = self.client_mut(to) else {
-            return self.no_endpoint();
-        };
-        if submission.bytes > receiver.layout.message_bytes() {
-            return Step::Refused(UndeliveredReason::TooLong);
-        }
-        match receiver.has_room() {
-            // Waiting entries come first, so that reports stay in order.
-            Ok(true) if receiver.waiting.is_empty() => {}
-            Ok(_) => return Step::Stalled,
-            Err(reason) => {
-                self.cut_off(to, reason);
-                return Step::Refused(UndeliveredReason::ReceiverGone);
-            }
-        }
-        if known.is_none() {
-            let id = id_of(to, receiver);
-            if !self.meet(index, (to, submission.to)) {
-                return Step::Refused(UndeliveredReason::TooManyPeers);
-            }
-            if let Some(client) = self.client_mut(index) {
-                client.routes.set(submission.to.endpoint, id);
-            }
-        }
-        let mut payload = core::mem::take(&mut self.payload);
-        if let Some(sender) = self.client(index) {
-            sender.copy_payload(submission.bytes, &mut payload);
-        }
-        let report = Report::Message {
-            from,
-            bytes: submission.bytes,
-        };
-        let reported = self
-            .client_mut(to)
-            .map(|receiver| receiver.report(&report, &payload));
-        self.payload = payload;
-        match reported {
-            Some(Ok(true)) => {
-                self.counts.local = self.counts.local.saturating_add(1);
-                Step::Done
-            }
-            Some(Err(reason)) => {
-                self.cut_off(to, reason);
-                Step::Refused(UndeliveredReason::ReceiverGone)
-            }
-            Some(Ok(false)) | None => Step::Stalled,
-        }
-    }
-
-    /// Whether two clients of this node may exchange messages: `index`, and the client `at` this index and address. If so, each becomes a contact
-    /// of the other.
-    fn meet(&mut self, index: usize, (at, address): (usize, EndpointAddress)) -> bool {
-        let contacts_max = self.limits.contacts_max;
-        match both(&mut self.clients, index, at) {
-            // No contact of one of them remains if the limit of the other refuses.
-            Some((client, other)) => {
-                client.may_meet(address, contacts_max)
-                    && other.meets(client.address, contacts_max)
-                    && client.meets(address, contacts_max)
-            }
-            None => self.meets(index, address),
-        }
-    }
-
-    fn meets(&mut self, index: usize, other: EndpointAddress) -> bool {
-        let contacts_max = self.limits.contacts_max;
-        self.client_mut(index)
-            .is_some_and(|client| client.meets(other, contacts_max))
-    }
-
-    fn cut_off(&mut self, index: usize, reason: CutReason) {
-        let id = self.client(index).map(|client| id_of(index, client));
-        if let Some((id, ended)) = id.zip(self.remove(index, GoneReason::CutOff)) {
-            self.cut.push_back((id, reason, ended));
-        }
-    }
-
-    fn remove(&mut self, index: usize, reason: GoneReason) -> Option<Ended> {
-        let client = self.clients.get_mut(index).and_then(Option::take)?;
-        let is_cut = reason == GoneReason::CutOff;
-        self.counts.cut = self.counts.cut.saturating_add(is_cut.into());
-        let name = (client.job.user, client.job.number);
-        let members = self.jobs.get_mut(&name);
-        let is_last = members.is_some_and(|members| members.end(&client));
-        if is_last {
-            self.jobs.remove(&name);
-        }
-        let ended = Ended {
-            who: client.who,
-            job: client.job.number,
-            endpoint: client.address.endpoint,
-            is_last,
-        };
-        for arrived in client.arrived() {
-            self.kept
-                .release(&mut self.users, client.who.uid, (index, arrived));
-        }
-        if let Some(user) = self.users.get_mut(&client.who.uid) {
-            user.clients = user.clients.saturating_sub(1);
-            user.bytes = user.bytes.saturating_sub(client.layout.bytes());
-            if user.clients == 0 {
-                self.users.remove(&client.who.uid);
-            }
-        }
-        let job = client.job;
-        for other in self.clients.iter_mut().flatten().filter(|other| other.job == job) {
-            other.lose(client.address, reason);
-        }
-        self.remove_away(&client, reason);
-        let retired = Retired::new(client).filter(|_| self.retired.len() < RETIRED_MAX);
-        self.retired.extend(retired);
-        Some(ended)
-    }
-}
-
-/// Borrows two clients. Returns `None` if they are the same, or one does not exist.
-#[inline]
-fn both(clients: &mut [Option<Client>], one: usize, other: usize) -> Option<(&mut Client, &mut Client)> {
-    let (low, high) = clients.split_at_mut_checked(one.max(other))?;
-    let (low, high) = (
-        low.get_mut(one.min(other))?.as_mut()?,
-        high.first_mut()?.as_mut()?,
-    );
-    Some(if one < other { (low, high) } else { (high, low) })
 }
 
 const fn id_of(index: usize, client: &Client) -> ClientId {

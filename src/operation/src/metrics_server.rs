@@ -1,5 +1,6 @@
 //! Serves metrics over HTTP, on a separate thread: one request for each connection, with a deadline.
 
+use core::mem;
 use core::net::SocketAddr;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
@@ -245,7 +246,11 @@ impl Conversation {
                     Asked::Metrics { is_head_only } => match catch_unwind(AssertUnwindSafe(render)) {
                         Ok(text) if is_head_only => answer(&text),
                         Ok(text) => answer(&text) + &text,
-                        Err(_) => Refusal::Panicked.answer(),
+                        Err(panic) => {
+                            // Its destructor could panic, too, and would end the thread.
+                            mem::forget(panic);
+                            Refusal::Panicked.answer()
+                        }
                     },
                 };
                 self.stage = Stage::Answering(answer.into_bytes(), 0);

@@ -5,7 +5,9 @@ use core::time::Duration;
 use std::thread;
 
 use doorbell::worker::Submitter;
-use doorbell::{Channel, Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, Woken};
+use doorbell::{
+    Channel, ChannelState, Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, Woken,
+};
 use doorbell_sim::Host;
 
 use super::{Hub, config, home, hub, numbers, submit, until};
@@ -95,6 +97,38 @@ fn a_channel_that_wanted_credits_and_was_exchanged_is_waited_for() {
         assert!(!numbers(&mut hub.ends[0]).is_empty());
         assert_eq!(wait(&mut hub, SOON), Woken::Progress);
     }
+}
+
+/// No credits come to a lost channel, but its place may belong to one that waits for some.
+#[test]
+fn a_channel_that_wanted_credits_and_was_exchanged_for_a_lost_one_is_waited_for() {
+    let mut deep = small();
+    deep.send_depth = 64;
+    let mut hub = hub(2, deep);
+    let (here, there) = (hub.ids[0], hub.ends[1].id());
+    let exchange = |hub: &mut Hub| {
+        let here = hub.worker.channel(here).unwrap();
+        mem::swap(here, hub.ends[1].worker().channel(there).unwrap());
+    };
+    exhaust(&mut hub, 0);
+    let channel = hub.worker.channel(here).unwrap();
+    let refused = channel.post_inline(Operation::Send, b"x");
+    assert_eq!(refused, Err(SendErrorKind::WouldBlock));
+    let worker = hub.ends[1].worker();
+    worker.channel(there).unwrap().shut().unwrap();
+    until("the loss is found", || {
+        worker.poll(|_, _| {}).unwrap();
+        worker.channel(there).unwrap().state() != ChannelState::Open
+    });
+    for _ in 0..2 {
+        // Known before, or refused while the other one is there.
+        exchange(&mut hub);
+        assert_eq!(wait(&mut hub, SHORT), Woken::Deadline);
+        exchange(&mut hub);
+        assert_eq!(wait(&mut hub, SHORT), Woken::Deadline);
+    }
+    assert!(!numbers(&mut hub.ends[0]).is_empty());
+    assert_eq!(wait(&mut hub, SOON), Woken::Progress);
 }
 
 #[test]

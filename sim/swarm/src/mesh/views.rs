@@ -289,6 +289,9 @@ impl MeshRun<'_> {
             MeshEvent::Restarted(whom) => {
                 let starts = &self.seats[whom.index()].starts;
                 excuse(starts.len() > 1, "which was not")?;
+                let process = self.seats[at].process.as_ref();
+                let is_reached = process.is_some_and(|process| process.told.contains(whom));
+                excuse(!is_reached, "and it is reachable")?;
             }
             MeshEvent::StartedBefore(whom) | MeshEvent::StartedAhead(whom) => {
                 // A clock that is set back finds others ahead.

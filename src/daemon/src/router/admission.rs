@@ -1,6 +1,8 @@
 //! Admission of processes: keys of jobs, limits, and names.
 
-use super::{AttachRefusal, AttachRequest, Credentials, JobKeys, Router};
+use super::{Credentials, JobKeys, Router};
+use crate::packet::AttachRequest;
+use crate::reason::AttachRefusal;
 
 impl Router {
     /// Sets the jobs that processes may attach to from now on, with their keys. Attached processes stay. While some of them have another key

@@ -442,11 +442,10 @@ impl Router {
         if client.waiting.len().saturating_add(stopped) >= contacts_max.saturating_mul(PAIR_CREDITS) {
             return Ok(Arrival::Refused(UndeliveredReason::ReceiverFull));
         }
-        let is_met = client.meets(arrived.from, contacts_max);
         if of_pair >= PAIR_CREDITS {
             return Err(PeerFault::Credits);
         }
-        if !is_met {
+        if !client.may_meet(arrived.from, contacts_max) {
             return Ok(Arrival::Refused(UndeliveredReason::TooManyPeers));
         }
         // An operation waits for earlier requests of its pair, but not for the room of other pairs. An operation with a report also waits
@@ -467,15 +466,16 @@ impl Router {
             Some(asked) => client.serve(&asked, arrived).ok().flatten(),
             None => None,
         };
-        if let Some(outcome) = outcome {
-            return Ok(Arrival::Answered(outcome));
+        if outcome.is_none() {
+            let uid = client.who.uid;
+            let kept = self.users.get(&uid).map_or(0, |user| user.kept_bytes);
+            if kept.saturating_add(arrived.bytes) > self.limits.kept_bytes_of_user_max {
+                return Ok(Arrival::Refused(UndeliveredReason::ReceiverFull));
+            }
         }
-        let uid = client.who.uid;
-        let kept = self.users.get(&uid).map_or(0, |user| user.kept_bytes);
-        if kept.saturating_add(arrived.bytes) > self.limits.kept_bytes_of_user_max {
-            return Ok(Arrival::Refused(UndeliveredReason::ReceiverFull));
-        }
-        Ok(Arrival::Waits)
+        // A sender that is refused takes no place of a contact.
+        self.meets(index, arrived.from);
+        Ok(outcome.map_or(Arrival::Waits, Arrival::Answered))
     }
 
     /// The index of the client that a frame is for, if it belongs to the same job: number, user and key.

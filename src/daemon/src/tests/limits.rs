@@ -1,6 +1,7 @@
 //! Tests of backpressure, ends and limits, one at a time.
 
 use super::world::{KEY, World, at, request, user};
+use crate::client_state::Arrived;
 use crate::endpoint::{Endpoint, EndpointEvent};
 use crate::job_keys::JobKeys;
 use crate::layout::EndpointLayout;
@@ -116,6 +117,38 @@ fn messages_of_other_nodes_that_wait_are_bounded_by_the_bytes_of_their_user() {
         }
     }
     assert_eq!(world.processes[fast].received, 16);
+    world.check();
+}
+
+#[test]
+fn a_message_that_is_refused_for_its_bytes_takes_no_place_of_a_contact() {
+    let mut world = World::new(2);
+    let limits = RouterLimits {
+        contacts_max: 1,
+        kept_bytes_of_user_max: size_of::<Arrived>() as u64 + 32,
+        ..RouterLimits::default()
+    };
+    world.routers[0] = Router::new(NodeNumber(0), &limits);
+    world.routers[0].add_node(NodeNumber(1), 4);
+    let receiver = world.attach(0, 1, 0).unwrap();
+    let [long, short] = [0, 1].map(|number| world.attach(1, 1, number).unwrap());
+    assert!(world.send(long, at(0, 0), 40));
+    world.settle();
+    assert_eq!(
+        world.processes[long].undelivered,
+        [UndeliveredReason::ReceiverFull]
+    );
+    assert!(world.send(short, at(0, 0), 0));
+    world.settle();
+    assert_eq!(world.processes[short].undelivered, []);
+    assert_eq!(world.processes[receiver].received, 1);
+    // The place is taken now.
+    assert!(world.send(long, at(0, 0), 0));
+    world.settle();
+    assert_eq!(
+        world.processes[long].undelivered.last(),
+        Some(&UndeliveredReason::TooManyPeers)
+    );
     world.check();
 }
 

@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::provider::Rdma;
+use doorbell::provider::Interface;
 
 use super::neighbours;
 use crate::topology::{NeighbourState, Topology};
@@ -32,7 +32,7 @@ impl Topology {
     ///
     /// # Errors
     /// The interfaces cannot be listed.
-    pub fn ask_neighbours(&mut self, rdma: &Rdma, peers: &[IpAddr]) -> Result<(), NodeError> {
+    pub fn ask_neighbours(&mut self, peers: &[IpAddr]) -> Result<(), NodeError> {
         let mut asked = Vec::new();
         for (own, peer) in self.in_reach(peers) {
             match write_to(own, peer) {
@@ -43,7 +43,7 @@ impl Topology {
         if asked.is_empty() {
             return Ok(());
         }
-        let interfaces = rdma.interfaces()?;
+        let interfaces = Interface::all()?;
         let begin = Instant::now();
         loop {
             match neighbours::all(&interfaces) {

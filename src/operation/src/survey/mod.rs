@@ -45,7 +45,7 @@ impl Topology {
             ipv4_conf: Path::new("/proc/sys/net/ipv4/conf"),
             kernel: Path::new("/proc/sys/kernel"),
         };
-        let interfaces = rdma.interfaces()?;
+        let interfaces = Interface::all()?;
         let mut failures = Vec::new();
         // Without RDMA devices, the rest of the host is still surveyed.
         let devices = rdma.devices().unwrap_or_else(|error| {

@@ -6,6 +6,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use std::os::fd::OwnedFd;
 
+use doorbell::connect::Tcp;
+use doorbell::provider::{Clock as _, Deadline, Instant};
+use doorbell::within;
 use rustix::io::{Errno, Result, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
@@ -41,7 +44,6 @@ impl Netlink {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
         Ok(Self {
             socket,
             part: vec![0; PART_BYTES],
@@ -51,8 +53,9 @@ impl Netlink {
     /// Requests all objects of a kind, and passes the messages of the answer to `each`: type and body.
     pub(super) fn dump(&mut self, kind: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<()> {
         self.send(&request(kind, NLM_F_REQUEST | NLM_F_DUMP, body))?;
+        let until = within(PATIENCE);
         for _ in 0..PARTS_MAX {
-            if read_part(self.receive()?, &mut each)? {
+            if read_part(self.receive(until)?, &mut each)? {
                 return Ok(());
             }
         }
@@ -62,18 +65,42 @@ impl Netlink {
     /// Requests one object, and passes the messages of the answer to `each`.
     pub(super) fn ask(&mut self, kind: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<()> {
         self.send(&request(kind, NLM_F_REQUEST, body))?;
-        read_part(self.receive()?, &mut each).map(|_| ())
+        read_part(self.receive(within(PATIENCE))?, &mut each).map(|_| ())
     }
 
     fn send(&self, request: &[u8]) -> Result<usize> {
         retry_on_intr(|| send(&self.socket, request, SendFlags::empty()))
     }
 
-    /// Receives one part of an answer. A signal handler interrupts the call, since the socket has a timeout.
-    fn receive(&mut self) -> Result<&[u8]> {
-        let receive = || recv(&self.socket, self.part.as_mut_slice(), RecvFlags::empty());
-        let (bytes, _) = retry_on_intr(receive)?;
+    /// Receives one part of an answer until this time. A signal handler interrupts the call, since the socket has a timeout.
+    fn receive(&mut self, until: Deadline) -> Result<&[u8]> {
+        let (bytes, _) = retry_until(
+            until,
+            || Tcp.now(),
+            |left| {
+                set_socket_timeout(&self.socket, Timeout::Recv, Some(left))?;
+                recv(&self.socket, self.part.as_mut_slice(), RecvFlags::empty())
+            },
+        )?;
         Ok(self.part.get(..bytes).unwrap_or_default())
+    }
+}
+
+/// Repeats a call that a signal interrupted, with the time that is left. Returns [`Errno::AGAIN`] at the deadline, as a timeout does.
+fn retry_until<T>(
+    until: Deadline,
+    clock: impl Fn() -> Instant,
+    mut call: impl FnMut(Duration) -> Result<T>,
+) -> Result<T> {
+    loop {
+        let left = until.remaining(clock());
+        if left.is_zero() {
+            return Err(Errno::AGAIN);
+        }
+        match call(left) {
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
     }
 }
 
@@ -151,4 +178,33 @@ pub(super) fn message(kind: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = request(kind, 0, body);
     bytes.resize(aligned(bytes.len()), 0);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::{Deadline, Duration, Errno, Instant, Result, retry_until};
+
+    #[test]
+    fn signals_do_not_prolong_a_wait() {
+        let at = |ms: u64| Instant::from_ns(ms * 1_000_000);
+        let passed_ms = Cell::new(0);
+        let clock = || at(passed_ms.get());
+        let until = Deadline::at(at(2000));
+        let mut spans_ms = Vec::new();
+        let outcome: Result<()> = retry_until(until, clock, |left| {
+            spans_ms.push(left.as_millis());
+            passed_ms.set(passed_ms.get() + 800);
+            Err(Errno::INTR)
+        });
+        assert_eq!((outcome, spans_ms), (Err(Errno::AGAIN), vec![2000, 1200, 400]));
+        // The last call may succeed, however late.
+        passed_ms.set(1999);
+        let call = |left: Duration| {
+            passed_ms.set(3000);
+            Ok(left.as_millis())
+        };
+        assert_eq!(retry_until(until, clock, call), Ok(1));
+    }
 }

@@ -213,7 +213,7 @@ impl Look {
         let of_rails = rails.filter_map(|rail| Some(rail.source.ok()?.address.address()));
         let peers: Vec<IpAddr> = peers.iter().copied().chain(of_rails).collect();
         if !peers.is_empty() {
-            here.ask_neighbours(&Rdma::load()?, &peers)?;
+            here.ask_neighbours(&peers)?;
         }
         Ok(())
     }
