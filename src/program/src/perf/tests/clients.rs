@@ -66,20 +66,22 @@ fn a_client_that_claims_many_atomics_and_gives_up_keeps_no_listener() {
 
 #[test]
 fn a_silent_address_leaves_time_to_the_next() {
-    let [near, far] = hosts();
-    let mut server = Server::bind(far, LOCALHOST, &terms()).unwrap();
+    let [near, _] = hosts();
     let (first, _kept) = silent();
+    // The system does not choose the second port for another process.
     let target = Target::Addresses {
         name: "the name".into(),
-        addresses: vec![first.local_addr().unwrap(), server.address()],
+        addresses: vec![first.local_addr().unwrap(), ([127, 0, 0, 1], 1).into()],
     };
-    let served = thread::spawn(move || server.serve_one());
-    let client = Terms {
-        timeout: Duration::from_secs(6),
+    let terms = Terms {
+        timeout: Duration::from_secs(4),
         ..terms()
     };
-    let tests = [test(Kind::Latency, Op::Send, 64)];
-    let driven = drive(near, &target, &tests, &client, |_| Progress::silent());
-    assert!(driven.failure.is_none(), "{:?}", driven.failure);
-    assert!(served.join().unwrap().failure.is_none());
+    let findings = drive(near, &target, &[], &terms, |_| Progress::silent());
+    // An answer of the second one.
+    assert!(
+        matches!(findings.failure, Some(PerfError::NobodyListens { .. })),
+        "{:?}",
+        findings.failure
+    );
 }
