@@ -88,3 +88,65 @@ impl<T> Stopped<T> {
         self.pairs.values().flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{EndpointAddress, LaneKey, NodeNumber, Stopped};
+
+    const LANES: [LaneKey; 2] = [(NodeNumber(1), 0), (NodeNumber(2), 0)];
+
+    fn sender(node: u32, endpoint: u32) -> EndpointAddress {
+        EndpointAddress {
+            node: NodeNumber(node),
+            endpoint,
+        }
+    }
+
+    /// Three pairs of the first lane and one of the second, with two requests each.
+    fn stopped() -> Stopped<(u32, u32)> {
+        let mut stopped = Stopped::new();
+        for request in 0..2 {
+            for (node, endpoint) in [(1, 7), (1, 8), (1, 9), (2, 7)] {
+                let lane = LANES[node as usize - 1];
+                stopped.push(lane, sender(node, endpoint), (10 * node + endpoint, request));
+            }
+        }
+        stopped
+    }
+
+    fn take(stopped: &mut Stopped<(u32, u32)>, has_room: impl Fn(LaneKey) -> bool) -> Option<u32> {
+        let pair = stopped.take_pair(has_room)?;
+        let first = pair[0].0;
+        assert_eq!(pair, [(first, 0), (first, 1)]);
+        Some(first)
+    }
+
+    #[test]
+    fn lanes_take_turns_and_so_do_the_pairs_of_a_lane() {
+        let mut all = stopped();
+        let taken: Vec<_> = core::iter::from_fn(|| take(&mut all, |_| true)).collect();
+        assert_eq!(taken, [17, 27, 18, 19]);
+        assert_eq!((all.count(), all.iter().count()), (0, 0));
+
+        let mut all = stopped();
+        assert_eq!(take(&mut all, |lane| lane == LANES[1]), Some(27));
+        assert_eq!(take(&mut all, |lane| lane == LANES[1]), None);
+        assert!(all.has(sender(1, 7)) && !all.has(sender(2, 7)));
+        // A pair that is stopped again is the last of its lane.
+        assert_eq!(take(&mut all, |_| true), Some(17));
+        all.push(LANES[0], sender(1, 7), (17, 0));
+        assert_eq!(take(&mut all, |_| true), Some(18));
+        assert_eq!((all.count(), all.iter().count()), (3, 3));
+    }
+
+    #[test]
+    fn a_lost_node_takes_all_its_requests_away_and_no_others() {
+        let mut all = stopped();
+        let mut lost = Vec::new();
+        all.lose_node(NodeNumber(1), |request| lost.push(*request));
+        assert_eq!(lost, [(17, 0), (17, 1), (18, 0), (18, 1), (19, 0), (19, 1)]);
+        assert_eq!((all.count(), all.iter().count()), (2, 2));
+        assert_eq!(take(&mut all, |_| true), Some(27));
+        assert_eq!(take(&mut all, |_| true), None);
+    }
+}
