@@ -44,7 +44,7 @@ pub(super) enum Work {
     Adopt(Pending, Wanted),
 }
 
-/// What a packet with memory asks for.
+/// A request that came with memory.
 #[derive(Debug)]
 pub(super) enum Wanted {
     Attach(AttachRequest),
