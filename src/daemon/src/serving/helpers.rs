@@ -44,7 +44,7 @@ pub(super) enum Work {
     Adopt(Pending, Wanted),
 }
 
-/// The request of a packet with memory.
+/// A request that came with memory.
 #[derive(Debug)]
 pub(super) enum Wanted {
     Attach(AttachRequest),

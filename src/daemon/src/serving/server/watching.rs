@@ -232,8 +232,8 @@ impl Server {
         next.is_none_or(|next| next.has_passed(now()))
     }
 
-    /// Answers a process that queries the status. If another process was answered just now, it has to ask again. It is not counted as a
-    /// refusal, since no process attaches.
+    /// Answers a process that queries the status. If another process was answered just now, it has to ask again. Such an answer is not
+    /// counted as a refusal, since no process attaches.
     pub(super) fn take_status(&mut self, pending: Pending, memory: Result<SharedArena, AttachRefusal>) {
         let begun = now();
         let sees_all = is_owner(pending.who);
