@@ -352,6 +352,10 @@ fn errors_of_links_and_meshes() {
             rank: Rank::new(4).unwrap(),
             ranks: 4
         },
+        MeshError::NoSuchRank {
+            rank: Rank::FIRST,
+            ranks: 65
+        },
         MeshError::Configuration {
             setting: "link.message_bytes_max",
             value: 4096,

@@ -1,7 +1,9 @@
 //! Configuration of links, and the reasons why a link cannot be made.
 
 use core::fmt;
+use core::time::Duration;
 
+use doorbell_core::provider::SettingError;
 use doorbell_core::session::{SESSION_WINDOW_MAX, SessionConfig, TRANSPORT_RETRY_COUNT, TRANSPORT_TIMEOUT};
 use doorbell_core::wire::{HANDLE_BYTES_MAX, SESSION_ATTACH_BYTES, SESSION_HEADER_BYTES};
 
@@ -25,12 +27,13 @@ pub struct LinkConfig {
     /// [`ChannelConfig::inline_bytes_max`] has to be at least [`SESSION_ATTACH_BYTES`], the length of the first frame on a connection.
     pub channel: ChannelConfig,
     /// Maximum number of fragments that a link keeps until the peer acknowledges them. Default 512, 2 MiB of memory: nearly two
-    /// messages of the maximum length, so that one is sent while the previous one is being acknowledged.
+    /// messages of the maximum length, so that one is sent while the previous one is being acknowledged. From 1 to
+    /// [`SESSION_WINDOW_MAX`]: a value outside this range is replaced by the nearest value in it.
     pub retained: u32,
     /// Length of the longest fragment that a link stores. A mesh shares its messages with its links, so they store only its short frames.
     pub(crate) stored_bytes_max: u32,
     /// Maximum number of early fragments that a link accepts after a missing one. Default 512, 2 MiB of memory: as many as a peer
-    /// with the default `retained` can send.
+    /// with the default `retained` can send. The range is that of `retained`.
     pub ahead: u32,
     /// Length of the longest message that this side sends or receives. Default 1 MiB. A longer message of the peer ends the link. A link
     /// reserves this much memory to reassemble a message.
@@ -45,7 +48,7 @@ pub struct LinkConfig {
     /// number of members: all of them may be processes of one host.
     pub links_per_address: u32,
     /// Maximum number of open one-sided requests of a link, including those of `long_requests`. Default 16, 64 KiB of memory: each has
-    /// memory for a fragment.
+    /// memory for a fragment. The range is that of `retained`.
     pub requests: u32,
     /// Length of the longest one-sided request. Default 1 MiB. A value below the length of a fragment stands for that length. The limit is
     /// independent of [`LinkConfig::message_bytes_max`] and of the peer's configuration, since the peer's device executes the request.
@@ -130,6 +133,30 @@ impl LinkConfig {
             true => Ok(()),
             false => Err(LinkError::InlineTooShort(inline_bytes_max)),
         }
+    }
+
+    /// Checks settings with whose lowest value no link would ever connect.
+    pub(super) fn check_limits(&self) -> Result<(), SettingError> {
+        let SessionConfig {
+            dead_after,
+            attach_within,
+            recover_within,
+            ..
+        } = self.session;
+        let nanoseconds = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
+        let most = u64::MAX;
+        SettingError::check("session.dead_after in ns", nanoseconds(dead_after), 1..=most)?;
+        SettingError::check(
+            "session.attach_within in ns",
+            nanoseconds(attach_within),
+            1..=most,
+        )?;
+        SettingError::check(
+            "session.recover_within in ns",
+            nanoseconds(recover_within),
+            1..=most,
+        )?;
+        SettingError::check("links_per_address", self.links_per_address, 1..=u32::MAX)
     }
 
     pub(crate) fn fragment_bytes(&self) -> usize {
@@ -241,7 +268,7 @@ impl From<ConnectError> for LinkError {
 
 #[cfg(test)]
 mod tests {
-    use super::{LinkConfig, LinkError};
+    use super::{Duration, LinkConfig, LinkError};
     use doorbell_core::wire::{HANDLE_BYTES_MAX, SESSION_HEADER_BYTES};
 
     #[test]
@@ -269,5 +296,23 @@ mod tests {
             matches!(refused, Err(LinkError::InlineTooShort(39))),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn settings_with_which_no_link_would_connect_are_refused() {
+        let refused = |change: fn(&mut LinkConfig)| {
+            let mut config = LinkConfig::default();
+            change(&mut config);
+            config.check_limits().unwrap_err().setting
+        };
+        assert!(LinkConfig::default().check_limits().is_ok());
+        let none = refused(|config| config.session.dead_after = Duration::ZERO);
+        assert_eq!(none, "session.dead_after in ns");
+        let none = refused(|config| config.session.attach_within = Duration::ZERO);
+        assert_eq!(none, "session.attach_within in ns");
+        let none = refused(|config| config.session.recover_within = Duration::ZERO);
+        assert_eq!(none, "session.recover_within in ns");
+        let none = refused(|config| config.links_per_address = 0);
+        assert_eq!(none, "links_per_address");
     }
 }

@@ -9,7 +9,7 @@ use super::transfers::{LoanId, TransferEvent, TransferId};
 
 /// Identifies a link. After the event of the link's end it identifies only the reason of that end, until another link has ended at the
 /// same index of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId {
     pub(super) index: u32,
     /// Distinguishes links that had the same index at different times.

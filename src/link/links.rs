@@ -125,6 +125,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     pub fn new(node: &Node<P, N>, workers: &[Worker<P>], config: &LinkConfig) -> Result<Self, LinkError> {
         config.check_channel()?;
         config.channel.check().map_err(ConnectError::from)?;
+        config.check_limits().map_err(ConnectError::from)?;
         let frame_bytes = config.frame_bytes();
         let small = workers
             .iter()

@@ -13,7 +13,7 @@ use crate::connect::node::Node;
 impl<P: Provider, N: Network> Links<P, N> {
     /// Grants a link's peer access to a window. `windows` has the same memory as registered with each Worker's device, with the index of the
     /// Worker. The grant is announced on every connection. Returns the number of the grant. Returns `None` at the limit on grants of a link,
-    /// if `access` allows nothing, or if one of the windows has no length.
+    /// if `access` allows nothing, if `windows` is empty, or if one of the windows has no length.
     ///
     /// The window has to exist until the grant is withdrawn and the link is over: a peer's request to memory that is gone fails the
     /// connection. [`ChannelConfig::remote`](crate::ChannelConfig::remote) limits the access of the peer.
@@ -23,7 +23,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         windows: &[(usize, RemoteWindow)],
         access: RemoteAccess,
     ) -> Option<u32> {
-        self.core.link_mut(id)?.one_sided.ours.grant(windows, access)
+        let link = self.core.link_mut(id).filter(|_| !windows.is_empty())?;
+        link.one_sided.ours.grant(windows, access)
     }
 
     /// Withdraws a grant, and notifies the link's peer. The key stays valid, so the peer's requests may still be executed. If they must not,

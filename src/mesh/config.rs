@@ -198,10 +198,14 @@ pub enum MeshError {
 impl fmt::Display for MeshError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSuchRank { rank, ranks } => write!(
+            Self::NoSuchRank { rank, ranks } if (1..=RANKS_MAX).contains(ranks) => write!(
                 f,
-                "rank {rank} is out of range: {ranks} members have ranks 0 to {}, and {RANKS_MAX} members are the limit",
+                "rank {rank} is out of range: {ranks} members have ranks 0 to {}",
                 ranks.saturating_sub(1)
+            ),
+            Self::NoSuchRank { ranks, .. } => write!(
+                f,
+                "a mesh of {ranks} members is not possible: set ranks from 1 to {RANKS_MAX}"
             ),
             Self::Configuration {
                 setting,
@@ -331,5 +335,15 @@ mod tests {
             };
             assert_eq!((setting, value_min), ("link.retained", fragments.into()));
         }
+    }
+
+    #[test]
+    fn a_mesh_of_too_few_or_too_many_members_is_refused_by_their_number() {
+        for ranks in [0, 65, 255] {
+            let refused = MeshConfig::new(Rank::FIRST, ranks, 0).check().unwrap_err();
+            let expected = format!("a mesh of {ranks} members is not possible: set ranks from 1 to 64");
+            assert_eq!(refused.to_string(), expected);
+        }
+        assert!(MeshConfig::new(Rank::FIRST, 64, 0).check().is_ok());
     }
 }

@@ -35,6 +35,8 @@ pub struct Group {
 #[must_use = "it advances by being polled"]
 pub struct Running {
     progress: Progress,
+    /// The failure that ended it, which later polls return again.
+    failed: Option<CollectiveError<MeshSendError>>,
 }
 
 /// Reason why a collective failed.
@@ -113,7 +115,10 @@ impl Group {
         let at = (mesh.rank(), mesh.ranks());
         let progress = Progress::begin(collective, (self.id, self.operation), at, data)?;
         self.operation = self.operation.wrapping_add(1);
-        Ok(Running { progress })
+        Ok(Running {
+            progress,
+            failed: None,
+        })
     }
 
     /// Receives and drops messages of earlier groups from all members.
@@ -132,7 +137,7 @@ impl Running {
     /// afterwards, so that the messages that other members still wait for are sent.
     ///
     /// # Errors
-    /// The collective failed. The group is not usable afterwards.
+    /// The collective failed. The group is not usable afterwards, and later calls return the same error.
     ///
     /// # Panics
     /// If `combine` panics. The collective has failed then: later calls return
@@ -144,6 +149,21 @@ impl Running {
         data: &mut Data<'_>,
         combine: impl FnMut(&mut [u8], &[u8]),
     ) -> Result<bool, GroupError> {
+        if let Some(failed) = self.failed {
+            return Err(failed.into());
+        }
+        let polled = self.advance(group, mesh, data, combine);
+        self.failed = polled.err();
+        Ok(polled?)
+    }
+
+    fn advance<P: Provider, N: Network>(
+        &mut self,
+        group: &Group,
+        mesh: &mut Mesh<P, N>,
+        data: &mut Data<'_>,
+        combine: impl FnMut(&mut [u8], &[u8]),
+    ) -> Result<bool, CollectiveError<MeshSendError>> {
         let mut members = Members { group, mesh };
         let is_done = self.progress.poll(&mut members, data, combine)?;
         // If any member is lost, the collective cannot be done, since a member that this one needs may wait for the lost member. While

@@ -12,6 +12,8 @@ const INT_MAX: u32 = i32::MAX as u32;
 /// The maximum of a submitter's slots and of its ring's entries. The failure ring has as many entries as there are slots.
 const SUBMITTED_MAX: u32 = 1 << 24;
 const GATHER: u64 = GATHER_MAX as u64;
+/// The maximum of a cell, of which a channel registers one for each request in flight.
+const CELL_BYTES_MAX: u32 = 1 << 20;
 const CLASS_LAST: u64 = CLASSES_MAX as u64 - 1;
 
 impl WorkerConfig {
@@ -28,7 +30,8 @@ impl WorkerConfig {
         SettingError::check("channels_per_address", self.channels_per_address, 1..=u32::MAX)?;
         SettingError::check("submissions_per_poll", self.submissions_per_poll, 1..=u32::MAX)?;
         self.shared_receives.map_or(Ok(()), |shared| {
-            SettingError::check("shared_receives.depth", shared.depth, 1..=SLOTS_MAX)
+            SettingError::check("shared_receives.depth", shared.depth, 1..=SLOTS_MAX)?;
+            SettingError::check("shared_receives.limit", shared.limit, 0..=shared.depth)
         })
     }
 }
@@ -42,6 +45,7 @@ impl ChannelConfig {
         SettingError::check("send_depth", self.send_depth, 1..=SLOTS_MAX - 1)?;
         SettingError::check("receive_depth", self.receive_depth, 1..=RECEIVE_DEPTH_MAX)?;
         SettingError::check("gather_max", self.gather_max, 1..=GATHER)?;
+        SettingError::check("cell_bytes", self.cell_bytes, 0..=CELL_BYTES_MAX)?;
         SettingError::check("timeout", self.timeout, 1_u32..=31)?;
         SettingError::check("retry_count", self.retry_count, 0_u32..=7)?;
         SettingError::check("rnr_retry", self.rnr_retry, 0_u32..=7)?;
@@ -101,6 +105,29 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "shared_receives.depth is 0: set it from 1 to 65536"
+        );
+        let shared = SharedReceivesConfig {
+            depth: 4,
+            limit: 5,
+            ..SharedReceivesConfig::default()
+        };
+        let worker = WorkerConfig {
+            shared_receives: Some(shared),
+            ..WorkerConfig::default()
+        };
+        let error = worker.check().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "shared_receives.limit is 5: set it from 0 to 4"
+        );
+        let channel = ChannelConfig {
+            cell_bytes: (1 << 20) + 1,
+            ..ChannelConfig::default()
+        };
+        let error = channel.check().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cell_bytes is 1048577: set it from 0 to 1048576"
         );
     }
 }

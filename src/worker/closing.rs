@@ -483,7 +483,9 @@ pub enum CloseError {
 impl fmt::Display for CloseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => f.write_str("the Worker has no such channel: it was closed before"),
+            Self::Unknown => f.write_str(
+                "the Worker has no such channel, or it is being closed already: see Worker::close_progress",
+            ),
             Self::Provider(error) => write!(f, "cannot move the queue pair to ERR: {error}"),
             Self::Poll(error) => write!(f, "while closing, the completion queue cannot be polled: {error}"),
             Self::NotDestroyed => f.write_str(

@@ -81,7 +81,7 @@ pub struct SharedReceivesConfig {
     /// Low watermark (`srq_limit`). If fewer receives than this are posted, the device reports
     /// [`AsyncEvent::SharedReceiveLimit`](crate::provider::AsyncEvent) once, which [`crate::Worker::next_event`] returns. After
     /// that, once enough receives are posted, the Worker sets the limit again, which is a system call. Default 0, which disables
-    /// it: credits hold peers back, so the event would show only that this side is slow to release messages.
+    /// it: credits hold peers back, so the event would show only that this side is slow to release messages. At most `depth`.
     pub limit: u32,
 }
 
@@ -186,7 +186,7 @@ pub struct ChannelConfig {
     /// which they are sent ([`Channel::send`](crate::Channel::send), [`Channel::claim`](crate::Channel::claim)). A channel has
     /// one cell for each request that may be in flight, rounded up to a power of two. Default 256, four cache lines: an order, a
     /// quote or a small command with its headers. The cells of a channel of default depth take 64 KiB. Longer messages need a lease.
-    /// With 0 there are no cells, and only inline messages are sent without a lease. A multiple of 64 wastes no memory.
+    /// With 0 there are no cells, and only inline messages are sent without a lease. A multiple of 64 wastes no memory. At most 1 MiB.
     pub cell_bytes: u32,
     /// Maximum number of consecutive unsignaled requests; see [`doorbell_hotpath::SenderConfig`]. Default 0: the last request of
     /// each doorbell is signaled, so no request waits for a later doorbell to be known done. In a doorbell with requests of a

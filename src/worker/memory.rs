@@ -6,17 +6,31 @@ use doorbell_core::provider::{
 use doorbell_ffi::{Rdma, StableMemory};
 
 use super::Worker;
-use crate::memory::{RegistrationCache, RegistrationCacheConfig};
+use crate::memory::{NO_BYTES, RegistrationCache, RegistrationCacheConfig};
 use crate::worker::arena::Arena;
 use crate::worker::window::LocalWindow;
+
+/// Registers an arena that has at least one byte.
+pub(super) fn arena_in<P: Provider>(
+    domain: &P::ProtectionDomain,
+    config: &ArenaConfig,
+) -> Result<P::Arena, MemoryError> {
+    if config.slots == 0 || config.slot_bytes == 0 {
+        return Err(NO_BYTES);
+    }
+    domain.arena(config)
+}
 
 impl<P: Provider> Worker<P> {
     /// Registers more memory in addition to the Worker's own, for example with another slot size.
     ///
     /// # Errors
-    /// A size is zero, the device refused, or a required placement is not available.
+    /// A size is zero ([`MemoryError::Misuse`]), the device refused, or a required placement is not available.
     pub fn arena(&self, config: &ArenaConfig) -> Result<Arena<P>, MemoryError> {
-        Ok(Arena::new(self.domain.arena(config)?, self.table.reaper.clone()))
+        Ok(Arena::new(
+            arena_in::<P>(&self.domain, config)?,
+            self.table.reaper.clone(),
+        ))
     }
 
     /// Registers the memory of a window once more, with a separate key and separate access rights. The window may belong to

@@ -44,6 +44,7 @@ fn memory(two: &Two) -> Memory {
 pub(crate) fn grant(two: &mut Two, window: RemoteWindow, access: RemoteAccess) -> u32 {
     let b = two.process_mut(B);
     let link = b.link.unwrap();
+    assert_eq!(b.links.grant(link, &[], access), None, "a window without memory");
     let number = b.links.grant(link, &[(0, window)], access).unwrap();
     let is_told = two.run(ms(150), |two| !two.process(A).asides.is_empty());
     assert!(is_told);

@@ -59,6 +59,25 @@ fn a_member_that_is_lost_ends_the_collective_of_those_who_wait_for_others_that_g
     }
 }
 
+#[test]
+fn members_whose_data_differs_in_length_get_an_error_at_each_poll() {
+    let mut world = World::new(4, RING, "");
+    world.joined();
+    let mut inputs = brought(4, 1, 80);
+    inputs[1].extend([0; 80]);
+    let mut all = Everyone::bringing(&mut world, Collective::AllReduce, inputs);
+    let is_noticed = world.run(ms(500), |world| {
+        all.poll(world);
+        all.failed.iter().any(Option::is_some)
+    });
+    assert!(is_noticed);
+    let error = all.failed.iter().flatten().next().unwrap();
+    assert!(
+        matches!(error, GroupError::Collective(CollectiveError::Mismatch { .. })),
+        "{error}"
+    );
+}
+
 /// Rank 2 cannot send to the one that is lost, and so does not look at what the one before it sent: exactly that is sent
 /// in the first collective of the next group, too.
 #[test]

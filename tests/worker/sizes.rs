@@ -1,7 +1,7 @@
 //! Workers sized for many channels, and memory that is kept for leases beside their receives.
 
-use doorbell::provider::ArenaConfig;
-use doorbell::worker::SharedReceivesConfig;
+use doorbell::provider::{ArenaConfig, MemoryError};
+use doorbell::worker::{SharedReceivesConfig, SplitError};
 use doorbell::{ChannelConfig, ConnectError, Event, SendErrorKind, WorkerConfig};
 use doorbell_sim::Fabric;
 
@@ -202,6 +202,23 @@ fn shared_receives_that_take_every_slot_leave_no_lease_ever() {
     let [here, _] = two.channels[0];
     assert_eq!(two.hub[0].leases_max(), 0);
     assert_eq!(two.hub[0].send(here, &[7; 300]), Err(SendErrorKind::NoLeases));
+    // Memory without a byte is refused with the reason, and the Worker comes back.
+    for (slots, slot_bytes) in [(0, 512), (1, 0)] {
+        let refused = two.hub[0]
+            .arena(&ArenaConfig::new(slots, slot_bytes))
+            .unwrap_err();
+        assert!(matches!(refused, MemoryError::Misuse(_)), "{refused}");
+        let refused = two
+            .hub
+            .remove(0)
+            .split(&ArenaConfig::new(slots, slot_bytes))
+            .unwrap_err();
+        assert!(
+            matches!(refused.reason, SplitError::Memory(MemoryError::Misuse(_))),
+            "{refused}"
+        );
+        two.hub.push(*refused.worker);
+    }
     // Half of a Worker that is split leases from memory without receives.
     let (mut sending, receiving) = two.hub.remove(0).split(&ArenaConfig::new(1, 512)).unwrap();
     let held = sending.lease().unwrap();

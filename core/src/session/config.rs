@@ -40,9 +40,10 @@ pub struct SessionConfig {
     /// How long an acknowledgement waits for a frame that can carry it. Default 1 ms: the acknowledgement frees the peer's
     /// memory, and completes its messages.
     pub acknowledge_after: Duration,
-    /// The number of fragments after which an acknowledgement is sent at once. Default 16: one frame for sixteen.
+    /// The number of fragments after which an acknowledgement is sent at once. Default 16: one frame for sixteen. 0 counts as 1.
     pub acknowledge_fragments: u32,
-    /// How many heartbeats a rail must answer after a failure before it is used again together with others. Default 3.
+    /// How many heartbeats a rail must answer after a failure before it is used again together with others. Default 3. 0 counts
+    /// as 1.
     pub fail_back_proofs: u8,
     /// The time between two of these heartbeats. Default 10 ms: a rail that flaps faster stays unused.
     pub fail_back_interval: Duration,
@@ -52,7 +53,7 @@ pub struct SessionConfig {
     /// longer; then the application should know.
     pub recover_within: Duration,
     /// A message with more bytes is sent in fragments of this size, each over the rail that is done first. Default
-    /// 4,072: with its header a fragment fills a slot of 4 KiB, and a packet of the largest MTU.
+    /// 4,072: with its header a fragment fills a slot of 4 KiB, and a packet of the largest MTU. 0 counts as 1.
     pub fragment_bytes: u32,
 }
 

@@ -14,7 +14,7 @@ use crate::{Deadline, Instant};
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// Identifies a request of a session, until the request's end is reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId {
     place: u32,
     generation: u32,

@@ -15,7 +15,7 @@ use crate::endpoint::given::Given;
 use crate::endpoint::transfers::Transfers;
 use crate::layout::{CLIENT_SLEEPS, DAEMON_SLEEPS, EndpointLayout, EndpointMemory};
 use crate::name::EndpointAddress;
-use crate::one_sided::ArenaGrant;
+use crate::one_sided::{ArenaGrant, OPERATION_BYTES_MAX};
 use crate::reason::{GoneReason, UndeliveredReason};
 
 mod given;
@@ -114,9 +114,10 @@ pub enum EndpointRefusal {
         /// The size of a cell.
         bytes_max: u32,
     },
-    /// Caller error: the range is not within the arena, or longer than [`OPERATION_BYTES_MAX`](crate::OPERATION_BYTES_MAX) in an operation.
+    /// Caller error: the range is not within the arena, is empty in a grant or an offer, or is longer than
+    /// [`OPERATION_BYTES_MAX`](crate::OPERATION_BYTES_MAX) in an operation.
     OutOfArena {
-        /// The size of the arena.
+        /// The size of the arena; 0 without one.
         arena_bytes: u64,
     },
     /// Caller error: the grant would allow no access, or this endpoint has not given the grant, or has revoked it.
@@ -139,11 +140,16 @@ impl fmt::Display for EndpointRefusal {
                     "{bytes} bytes, but a message has at most {bytes_max}: attach with longer cells"
                 )
             }
+            Self::OutOfArena { arena_bytes: 0 } => {
+                f.write_str("this process has no arena: attach with one (EndpointLayout::with_arena)")
+            }
             Self::OutOfArena { arena_bytes } => write!(
                 f,
-                "the range is not within the arena of {arena_bytes} bytes, or longer than an operation may be"
+                "the range is empty, exceeds the arena of {arena_bytes} bytes, or has more than {OPERATION_BYTES_MAX} in an operation: choose another range"
             ),
-            Self::NoGrant => f.write_str("the grant allows nothing, or does not stand"),
+            Self::NoGrant => {
+                f.write_str("the grant would allow no access, or this process has not given it, or has revoked it: make another one")
+            }
             Self::TooManyGrants => {
                 f.write_str("too many grants stand: revoke one, and try again after its event")
             }

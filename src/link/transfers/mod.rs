@@ -160,7 +160,7 @@ pub enum TransferRefusal {
         /// The version of the wire format that both sides use ([`Peer::wire_version`](crate::Peer::wire_version)).
         version: u8,
     },
-    /// Caller misuse: a transfer has 1 to 2^40 bytes.
+    /// Caller misuse: a transfer has 1 to 2^40 bytes, and a loan has at least 1.
     Length {
         /// The bytes.
         bytes: u64,
@@ -216,7 +216,7 @@ impl fmt::Display for TransferRefusal {
             Self::Length { bytes } => {
                 write!(
                     f,
-                    "a transfer of {bytes} bytes: the limits are 1 and {TRANSFER_BYTES_MAX}"
+                    "a range of {bytes} bytes: a transfer has 1 to {TRANSFER_BYTES_MAX} bytes, and a loan 1 or more"
                 )
             }
             Self::OutOfRegion {
@@ -225,7 +225,7 @@ impl fmt::Display for TransferRefusal {
                 region_bytes,
             } => write!(
                 f,
-                "{bytes} bytes at offset {offset} exceed the region of {region_bytes} bytes"
+                "{bytes} bytes at offset {offset} exceed the region of {region_bytes} bytes: stay within it"
             ),
             Self::OtherWorkers => {
                 f.write_str("the region is registered with other Workers than those of the links: make it of the same, in their order")
@@ -245,7 +245,7 @@ impl fmt::Display for TransferRefusal {
             }
             Self::NoAccess => f.write_str("the memory would be lent without any access: allow WRITE, READ or atomics"),
             Self::NotOpen => f.write_str("no transfer of this number is open, or the peer did not offer it"),
-            Self::Closing => f.write_str("the link is being closed, or there is no such link"),
+            Self::Closing => f.write_str("the link is being closed, or there is no such link: begin a new link"),
             Self::Over(reason) => write!(f, "the link is over: {reason}"),
         }
     }

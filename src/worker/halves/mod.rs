@@ -12,11 +12,12 @@ use core::fmt;
 use std::sync::Arc;
 
 use doorbell_core::in_place;
-use doorbell_core::provider::{ArenaConfig, MemoryError, ProtectionDomain, Provider};
+use doorbell_core::provider::{ArenaConfig, MemoryError, Provider};
 use doorbell_ffi::Rdma;
 
 use super::channel_list::due;
 use super::channel_table::{ChannelEntry, ChannelTable, Listed};
+use super::memory::arena_in;
 use super::upkeep::Upkeep;
 use super::{Under, Worker};
 use crate::worker::arena::Arena;
@@ -37,7 +38,7 @@ impl<P: Provider> Worker<P> {
     /// [`NotSplit`] hands the Worker back: a channel is being closed, or there is no memory for the arena.
     pub fn split(mut self, arena: &ArenaConfig) -> Result<(SendWorker<P>, ReceiveWorker<P>), NotSplit<P>> {
         let made = if self.closing.is_empty() {
-            self.domain.arena(arena).map_err(SplitError::Memory)
+            arena_in::<P>(&self.domain, arena).map_err(SplitError::Memory)
         } else {
             Err(SplitError::Closing)
         };

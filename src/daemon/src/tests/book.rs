@@ -8,7 +8,7 @@ use doorbell::provider::ProviderError;
 
 use crate::client::ClientError;
 use crate::endpoint::EndpointRefusal;
-use crate::reason::{AttachRefusal, CutReason};
+use crate::reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
 use crate::serving::{ServerError, StatusError};
 
 const ERRORS: &str = include_str!("../../../../docs/when-it-fails/errors.md");
@@ -57,6 +57,46 @@ fn each_failure_of_a_client_has_an_entry() {
     ];
     for (name, failure) in failures {
         is_quoted(&failure.to_string(), &format!("ClientError::{name}"));
+    }
+}
+
+#[test]
+fn each_refusal_of_an_endpoint_has_an_entry() {
+    let out_of_arena = |arena_bytes| EndpointRefusal::OutOfArena { arena_bytes };
+    let too_long = EndpointRefusal::TooLong {
+        bytes: 9000,
+        bytes_max: 4096,
+    };
+    let refusals = [
+        ("Full", EndpointRefusal::Full),
+        ("TooLong", too_long),
+        ("OutOfArena", out_of_arena(0)),
+        ("OutOfArena", out_of_arena(1 << 20)),
+        ("NoGrant", EndpointRefusal::NoGrant),
+        ("TooManyGrants", EndpointRefusal::TooManyGrants),
+        ("TooManyTransfers", EndpointRefusal::TooManyTransfers),
+        ("Broken", EndpointRefusal::Broken),
+    ];
+    for (name, refusal) in &refusals {
+        is_quoted(&refusal.to_string(), &format!("EndpointRefusal::{name}"));
+    }
+    assert_eq!(ERRORS.matches("(`EndpointRefusal::").count(), refusals.len());
+}
+
+#[test]
+fn each_reason_of_an_event_of_an_endpoint_has_an_entry() {
+    let cut = (0..64)
+        .filter_map(CutReason::of)
+        .map(|of| (of.to_string(), format!("CutReason::{of:?}")));
+    let gone = (0..64)
+        .filter_map(GoneReason::of)
+        .map(|of| (of.to_string(), format!("GoneReason::{of:?}")));
+    let undelivered = (0..64).filter_map(UndeliveredReason::of);
+    let undelivered = undelivered.map(|of| (of.to_string(), format!("UndeliveredReason::{of:?}")));
+    let reasons: Vec<_> = cut.chain(gone).chain(undelivered).collect();
+    assert_eq!(reasons.len(), 6 + 4 + 11);
+    for (printed, variant) in reasons {
+        is_quoted(&printed, &variant);
     }
 }
 
