@@ -112,7 +112,8 @@ impl<P: Provider> Flusher<P> {
     /// the memory. Returns `None` if the maximum number of flushes is in progress: poll, and try again.
     ///
     /// # Errors
-    /// A call of a device failed, or the target is registered with other Workers. The [`Flusher`] is not usable afterwards.
+    /// [`FlushError::OtherWorkers`], after which nothing was begun. Or a call of a device failed, and the [`Flusher`] is not usable
+    /// afterwards.
     ///
     /// # Ordering
     /// The READs are posted in this call, and so after all completions that were polled before it.
@@ -120,11 +121,17 @@ impl<P: Provider> Flusher<P> {
         if self.rails.iter().flatten().any(|rail| rail.requester.room() == 0) {
             return Ok(None);
         }
+        let source = |worker| {
+            let key = target.0.key(worker).ok_or(FlushError::OtherWorkers)?;
+            RemoteAddress::within(&key, 0, BYTES.into()).ok_or(FlushError::OtherWorkers)
+        };
+        // All are checked before any is read, so that a target of other Workers changes nothing.
+        for (worker, _) in self.rails.iter().enumerate().filter(|(_, rail)| rail.is_some()) {
+            source(worker)?;
+        }
         for (worker, rail) in self.rails.iter_mut().enumerate() {
             let Some(rail) = rail else { continue };
-            let key = target.0.key(worker).ok_or(FlushError::OtherWorkers)?;
-            let from = RemoteAddress::within(&key, 0, BYTES.into()).ok_or(FlushError::OtherWorkers)?;
-            rail.read(from)?;
+            rail.read(source(worker)?)?;
         }
         self.begun = self.begun.wrapping_add(1);
         Ok(Some(Flush(self.begun)))
@@ -156,7 +163,7 @@ impl<P: Provider> Flusher<P> {
     }
 }
 
-/// Reason why memory was not flushed. Its [`Flusher`] cannot be used any more.
+/// Reason why memory was not flushed. Unless the caller named a wrong target, its [`Flusher`] cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlushError {

@@ -11,7 +11,7 @@ use crate::error::ConnectError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusals {
-    /// Handshakes in which one side has no key and the other side requires one.
+    /// Handshakes in which the connecting side has no key and the listener requires one. The reverse counts as `unknown_key`.
     pub unauthenticated: u64,
     /// Handshakes with a key id that the other side does not have.
     pub unknown_key: u64,

@@ -82,7 +82,10 @@ impl fmt::Display for Cause {
             Self::Stream(errno) => write!(f, "the stream failed: {}", StreamErrno(*errno)),
             Self::StreamMiscounted => f.write_str("the stream moved more bytes than it was given: fix the Stream's calls"),
             Self::StageTimedOut => f.write_str("timed out: the stage took longer than handshake_stage; raise it if the peer is only slow"),
-            Self::WholeTimedOut => f.write_str("the time for the whole handshake ran out: give the call a longer deadline"),
+            Self::WholeTimedOut => f.write_str(
+                "the time for the whole handshake ran out: give the connecting call a longer deadline, \
+                 or the listener a longer handshake_stage",
+            ),
             Self::Wire(error) => write!(f, "the peer sent invalid bytes: {error}"),
             Self::UnexpectedFrame(kind) => write!(f, "the peer sent {kind} out of turn"),
             Self::Version { ours, theirs } => {

@@ -239,6 +239,7 @@ impl<P: HasDescriptors> AsyncWorker<P> {
             if left.is_zero() {
                 return Ok(false);
             }
+            self.accept_beside();
             self.gather(Some(left.min(NAP)), None).await?;
         }
     }
@@ -262,11 +263,7 @@ impl<P: HasDescriptors> AsyncWorker<P> {
             if let Some(outcome) = connecting.poll(node, worker) {
                 return outcome.map(|connection| connection.channel);
             }
-            // Two that connect to each other wait for places that the other one grants.
-            while self.accepted.len() < ACCEPTED_MAX {
-                let Some(accepted) = self.accept() else { break };
-                self.accepted.push_back(accepted);
-            }
+            self.accept_beside();
             let room = connecting.awaits_room();
             let stream = Watched::new(connecting.descriptor(), room).map_err(ConnectError::Tcp)?;
             let at_most = connecting.deadline().remaining(self.worker.context().now());
@@ -338,11 +335,21 @@ impl<P: HasDescriptors> AsyncWorker<P> {
                 CloseProgress::UnderWay => {}
                 _ => return Err(CloseError::Unknown),
             }
+            self.accept_beside();
             match self.gather(Some(NAP), None).await {
                 Ok(()) => {}
                 Err(Error::Wait(WaitError::Provider(error))) => return Err(CloseError::Poll(error)),
                 Err(_) => tokio::time::sleep(NAP).await,
             }
+        }
+    }
+
+    /// Takes in peers that connect while something else is awaited, and keeps them for [`AsyncWorker::next`]. Otherwise two that wait for
+    /// each other would not grant each other places.
+    fn accept_beside(&mut self) {
+        while self.accepted.len() < ACCEPTED_MAX {
+            let Some(accepted) = self.accept() else { break };
+            self.accepted.push_back(accepted);
         }
     }
 

@@ -126,22 +126,26 @@ fn a_required_rail_that_is_gone_is_named_with_the_rails_that_are_left() {
         .rails()
         .iter()
         .find(|rail| rail.address() == prefix("10.1.0.1"));
-    let aim = Aim::Rail {
-        handle,
-        device: "client1".into(),
-        port: 1,
-        peer: peer.unwrap(),
+    let mut connect = |server: &_| {
+        let aim = Aim::Rail {
+            handle,
+            device: "client1".into(),
+            port: 1,
+            peer: peer.unwrap(),
+        };
+        let patience = Patience::Until(client.within(SOON));
+        let mut connecting = client.begin(&theirs, aim, &config, patience).unwrap();
+        outcome(
+            (&client, &mut theirs),
+            (server, &mut ours),
+            &mut listener,
+            &mut connecting,
+        )
     };
+    connect(&server).unwrap();
+    // The listener knows the rails of the first connection still, and the new rules hold at once.
     server.set_rail_filter("^server1".parse().unwrap());
-    let patience = Patience::Until(client.within(SOON));
-    let mut connecting = client.begin(&theirs, aim, &config, patience).unwrap();
-    let error = outcome(
-        (&client, &mut theirs),
-        (&server, &mut ours),
-        &mut listener,
-        &mut connecting,
-    )
-    .unwrap_err();
+    let error = connect(&server).unwrap_err();
     assert_eq!(
         error.to_string(),
         "no rail reaches the peer, which is at 10.0.0.1/24 and no longer at 10.1.0.1/24"

@@ -27,7 +27,7 @@ use crate::connect::scan_queue::{ScanQueue, send_reject};
 use crate::error::ConnectError;
 use crate::machine::log::log;
 use crate::machine::makers::{Makers, POLL_AGAIN};
-use crate::rails::Rails;
+use crate::rails::{RailFilter, Rails};
 use crate::trust::Trust;
 
 /// The maximum number of streams that one poll accepts, so that new peers do not delay handshakes in progress.
@@ -63,7 +63,8 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     turns: Vec<usize>,
     sources: Sources,
     counts: Arc<Counts>,
-    rails: Option<(Instant, Rails)>,
+    /// The rails of the last scan, and the rules that they are by.
+    rails: Option<(Instant, RailFilter, Rails)>,
     /// The end of the current pause, in which no stream is accepted. `next_rest` is the length of the next pause.
     rest: Option<Deadline>,
     next_rest: Duration,
@@ -236,8 +237,10 @@ impl<P: Provider, N: Network> Backlog<P, N> {
 
     /// Returns the port and the streams to wait for.
     pub(crate) fn waited(&self) -> (Option<&N::Acceptor>, impl Iterator<Item = Waited<'_, N::Stream>>) {
-        // In a pause no stream is accepted, so a new peer does not end the wait.
-        let acceptor = self.rest.is_none().then_some(&self.port.acceptor);
+        // In a pause no stream is accepted. A port with a waker reports each peer once, and its waker has to end the wait. Other ports
+        // would end it again and again.
+        let is_waited = self.rest.is_none() || self.waker.is_some();
+        let acceptor = is_waited.then_some(&self.port.acceptor);
         let under_way = self.under_way.iter().map(|one| one.waited());
         (acceptor, under_way.chain(self.rejections.waited()))
     }
@@ -315,7 +318,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         // The scan may take as long as one stage of the handshake.
         let until = Deadline::after(now, self.settings().timing.stage);
         let arrived = Arrived { stream, from, trust };
-        match self.fresh_rails(now) {
+        match self.fresh_rails(now, &node.rail_filter) {
             Some(rails) => self.begin(now, node, arrived, Ok(rails)),
             None => {
                 let waker = self.waker.clone();
@@ -410,10 +413,10 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the rails of the last scan, if it is recent enough.
-    fn fresh_rails(&self, now: Instant) -> Option<Rails> {
-        let (at, rails) = self.rails.as_ref()?;
-        let is_fresh = !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now);
+    /// Returns the rails of the last scan, if it is recent enough, and by these rules.
+    fn fresh_rails(&self, now: Instant, filter: &RailFilter) -> Option<Rails> {
+        let (at, by, rails) = self.rails.as_ref()?;
+        let is_fresh = by == filter && !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now);
         is_fresh.then(|| rails.clone())
     }
 
@@ -431,7 +434,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             return;
         };
         if let Ok(rails) = &rails {
-            self.rails = Some((now, rails.clone()));
+            self.rails = Some((now, node.rail_filter.clone(), rails.clone()));
         }
         for one in arrived {
             self.begin(now, node, one, rails.clone().map_err(ConnectError::from));

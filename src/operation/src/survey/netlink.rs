@@ -126,10 +126,13 @@ pub(super) fn read_part(mut part: &[u8], mut each: impl FnMut(u16, &[u8])) -> Re
         let message = part.get(..bytes).ok_or(Errno::BADMSG)?;
         let body = message.get(HEADER_BYTES..).unwrap_or_default();
         match u16_at(message, 4) {
-            Some(NLMSG_DONE) => return Ok(true),
-            Some(NLMSG_ERROR) => {
-                let errno = i32::from_ne_bytes(*body.first_chunk().ok_or(Errno::BADMSG)?);
-                return Err(Errno::from_raw_os_error(errno.wrapping_neg()));
+            // The end of a dump has its error, too.
+            Some(kind @ (NLMSG_DONE | NLMSG_ERROR)) => {
+                return match body.first_chunk().map(|errno| i32::from_ne_bytes(*errno)) {
+                    Some(errno @ -4095..=-1) => Err(Errno::from_raw_os_error(errno.wrapping_neg())),
+                    Some(0) | None if kind == NLMSG_DONE => Ok(true),
+                    _ => Err(Errno::BADMSG),
+                };
             }
             Some(kind) => each(kind, body),
             None => {}
