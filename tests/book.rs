@@ -604,6 +604,7 @@ fn reasons_of_a_link_that_is_over() {
         UnknownReason::Withdrawn,
         UnknownReason::NoRail,
         UnknownReason::Refused,
+        UnknownReason::NoRoom,
     ];
     compare(PEER, "Links", &printed);
 }

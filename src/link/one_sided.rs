@@ -287,10 +287,8 @@ impl OneSided {
         self.requests.over(reason);
     }
 
-    /// Ends requests that no rail took in time, and advances long requests.
+    /// Advances long requests.
     fn go_on(&mut self, now: Instant) {
-        self.requests.look_at_deadlines(now);
-        self.long.look_at_deadlines(now);
         let Self {
             long,
             requests,
@@ -484,6 +482,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         self.transfers.look(now, makers, self.whom());
         self.transfers.announce(&mut self.one_sided.ours);
+        self.end_late(now);
         self.one_sided.go_on(now);
         let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));
         self.one_sided.fences.look(progress);

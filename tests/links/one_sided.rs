@@ -1,6 +1,7 @@
 //! One-sided requests of links: each ends, done or unknown with the reason, under any failure; and a repeated one undoes
 //! nothing that came after.
 
+use core::num::NonZeroU64;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,6 +9,7 @@ use doorbell::link::{
     FinalReason, Request, RequestEnd, RequestId, RequestRefusal, SessionEvent, UnknownReason,
 };
 use doorbell::provider::Window as _;
+use doorbell::worker::Classes;
 use doorbell::{LocalWindow, RemoteAccess, RemoteWindow, WindowConfig};
 use doorbell_sim::{Host, Quirks};
 
@@ -326,25 +328,75 @@ fn what_our_device_refuses_holds_up_nothing_behind_it() {
     }
 }
 
+/// The same as [`granted`], where A's Workers have these classes.
+fn granted_in(classes: Option<Classes>, plan: &str) -> (Two, Memory, u32) {
+    let mut two = Two::apart([1, 2].map(ports_of_one_device), plan, None);
+    two.processes[A] = None;
+    two.processes[A] = Some(Process::in_classes(&two.hosts[A], &config(), classes));
+    two.begin();
+    two.connected(2);
+    let memory = memory(&two);
+    let number = grant(&mut two, memory.remote(), RemoteAccess::ALL);
+    (two, memory, number)
+}
+
 #[test]
 fn what_our_device_refused_before_the_rails_failed_ends_for_lack_of_a_rail() {
     let plan = "fail every 1st read post of a with 22; at 300ms link a-b down";
-    let (mut two, _memory, window) = granted(plan, RemoteAccess::ALL);
+    for classes in [None, Some(Classes::default())] {
+        let (mut two, _memory, window) = granted_in(classes, plan);
+        let begun = two.fabric.now();
+        let until = |span| Duration::from_nanos(begun.to_ns()) + span;
+        ask(&mut two, (window, 0), &Request::Read(8)).unwrap();
+        assert!(two.run(until(ms(1_000)), |two| downs(two) == 2));
+        two.run(until(ms(1_050)), |_| false);
+        // Nothing is due before the next attempt of a rail, or the deadline of the request.
+        let now = two.fabric.now();
+        let one_sided = two.process(A).links.wake(now).unwrap();
+        assert!(one_sided.instant() > now.after(ms(1)), "{one_sided:?} {now:?}");
+        assert!(two.run(until(ms(10_010)), |two| !two.process(A).asides.is_empty()));
+        let unknown = RequestEnd::Unknown {
+            was_posted: false,
+            reason: UnknownReason::NoRail,
+        };
+        assert_eq!(ends(&mut two), [(0, unknown)].into());
+    }
+}
+
+/// The rate of the class lets one request through, and the next one only after its time is over.
+#[test]
+fn what_the_limit_of_its_class_holds_back_ends_for_lack_of_room() {
+    let mut classes = Classes::default();
+    classes.table[0].bytes_per_second_max = NonZeroU64::new(64);
+    let plan = "fail every 1st read post of a with 22";
+    let (mut two, _memory, window) = granted_in(Some(classes), plan);
     let begun = two.fabric.now();
     let until = |span| Duration::from_nanos(begun.to_ns()) + span;
     ask(&mut two, (window, 0), &Request::Read(8)).unwrap();
-    assert!(two.run(until(ms(1_000)), |two| downs(two) == 2));
-    two.run(until(ms(1_050)), |_| false);
-    // Nothing is due before the next attempt of a rail, or the deadline of the request.
-    let now = two.fabric.now();
-    let one_sided = two.process(A).links.wake(now).unwrap();
-    assert!(one_sided.instant() > now.after(ms(1)), "{one_sided:?} {now:?}");
-    assert!(two.run(until(ms(10_010)), |two| !two.process(A).asides.is_empty()));
-    let unknown = RequestEnd::Unknown {
+    two.run(until(ms(2)), |_| false);
+    for offset in [0, 1024] {
+        ask(&mut two, (window, offset), &Request::Write(&[1; 1024])).unwrap();
+    }
+    assert!(two.run(until(ms(5)), |two| !two.process(A).asides.is_empty()));
+    assert_eq!(ends(&mut two), [(1, RequestEnd::Done)].into());
+    // Both wait for the class, and wake nobody each millisecond.
+    let mut polls = 0;
+    two.run(until(ms(1_000)), |_| {
+        polls += 1;
+        false
+    });
+    assert!(polls < 800, "{polls}");
+    assert!(two.run(until(ms(10_010)), |two| two.process(A).asides.len() == 2));
+    let unknown = |reason| RequestEnd::Unknown {
         was_posted: false,
-        reason: UnknownReason::NoRail,
+        reason,
     };
-    assert_eq!(ends(&mut two), [(0, unknown)].into());
+    let expected = [
+        (0, unknown(UnknownReason::Refused)),
+        (2, unknown(UnknownReason::NoRoom)),
+    ];
+    assert_eq!(ends(&mut two), expected.into());
+    assert_eq!(downs(&two), 0);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use doorbell::link::{
     RequestRefusal, SessionEvent, TransferEvent, TransferId,
 };
 use doorbell::provider::{Clock as _, Instant, MemoryError};
+use doorbell::worker::Classes;
 use doorbell::{
     Deadline, Event, Handle, KeyRing, Node, Notify, RemoteAccess, Trust, Turn, Wait, Woken, Worker,
     WorkerConfig,
@@ -125,6 +126,20 @@ impl Process {
 
     /// With the devices of one host, and the streams of another: what it says of its rails is not where its streams come from.
     pub(crate) fn between(devices: &Host, streams: &Host, config: &LinkConfig, listens: bool) -> Self {
+        Self::made((devices, streams), config, listens, None)
+    }
+
+    /// One that connects, by Workers of these classes.
+    pub(crate) fn in_classes(host: &Host, config: &LinkConfig, classes: Option<Classes>) -> Self {
+        Self::made((host, host), config, false, classes)
+    }
+
+    fn made(
+        (devices, streams): (&Host, &Host),
+        config: &LinkConfig,
+        listens: bool,
+        classes: Option<Classes>,
+    ) -> Self {
         // All of it with proofs, as it is to be used.
         let trust = Trust::keys(KeyRing::new(key(1, SECRET)));
         let node = Arc::new(Node::with(devices.clone(), streams.clone(), trust).unwrap());
@@ -132,6 +147,7 @@ impl Process {
         own.slots = 128;
         own.slot_bytes = 4096;
         own.notify = Notify::Every;
+        own.classes = classes;
         let workers = node.workers(&own).unwrap();
         let mut links = Links::new(&node, &workers, config).unwrap();
         let any = SocketAddr::from(([0, 0, 0, 0], PORT));

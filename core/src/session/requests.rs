@@ -54,6 +54,9 @@ pub enum UnknownReason {
     NoRail,
     /// The local device accepted the request on no rail in time: it refused the post, or has no depth for READs and atomics.
     Refused,
+    /// Rails led to the window, and none had room for the request in time: its queue or the Worker's memory was used up, or a limit of the
+    /// class held the request back.
+    NoRoom,
     /// The session is over.
     Over(FinalReason),
 }
@@ -68,6 +71,7 @@ impl core::fmt::Display for UnknownReason {
             Self::Withdrawn => f.write_str("the peer has withdrawn the window"),
             Self::NoRail => f.write_str("no rail led to the window in time"),
             Self::Refused => f.write_str("our device refused it"),
+            Self::NoRoom => f.write_str("no rail to the window had room for it in time"),
             Self::Over(reason) => write!(f, "the link is over: {reason}"),
         }
     }
@@ -174,8 +178,10 @@ pub struct KeptRequest {
     is_withdrawn: bool,
     /// Whether it ends instead of being repeated.
     is_given_up: bool,
-    /// The time of the next attempt, after the local device refused the request.
-    refused: Option<Deadline>,
+    /// Whether the local device refused it at the last attempt.
+    was_refused: bool,
+    /// The time of the next attempt after that, until it has passed.
+    again: Option<Deadline>,
     /// The deadline for a waiting request to be posted.
     until: Deadline,
 }
@@ -212,7 +218,8 @@ impl Default for KeptRequest {
             was_lost: false,
             is_withdrawn: false,
             is_given_up: false,
-            refused: None,
+            was_refused: false,
+            again: None,
             until: Deadline::at(Instant::from_ns(0)),
         }
     }
@@ -298,7 +305,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
     pub fn waiting(&self, now: Instant) -> impl Iterator<Item = (RequestId, u32)> {
         (0_u32..).zip(self.places()).filter_map(move |(place, kept)| {
             let generation = kept.generation;
-            let is_due = kept.refused.is_none_or(|again| again.has_passed(now));
+            let is_due = kept.again.is_none_or(|again| again.has_passed(now));
             let is_next = kept.state == State::Waiting && is_due;
             is_next.then_some((RequestId { place, generation }, kept.window))
         })
@@ -313,23 +320,15 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
     pub fn posted(&mut self, id: RequestId, rail: u8, epoch: Epoch) {
         if let Some(kept) = self.of(id).filter(|kept| kept.state == State::Waiting) {
             kept.state = State::Posted { rail, epoch };
-            (kept.was_posted, kept.refused) = (true, None);
+            (kept.was_posted, kept.was_refused, kept.again) = (true, false, None);
         }
     }
 
-    /// Notes that the local device refused a waiting request. It is tried again a little later. If it is not accepted in
-    /// time, it ends with [`UnknownReason::Refused`].
+    /// Notes that the local device refused a waiting request. It is tried again a little later. If a rail leads to its window
+    /// when its time is over, it ends with [`UnknownReason::Refused`].
     pub fn refused(&mut self, id: RequestId, now: Instant) {
         if let Some(kept) = self.of(id) {
-            kept.refused = Some(Deadline::after(now, TRY_AGAIN));
-        }
-    }
-
-    /// Notes that no rail is open for a waiting request that is due. It then waits for a rail, even if the local device refused
-    /// it before.
-    pub fn no_rail(&mut self, id: RequestId) {
-        if let Some(kept) = self.of(id) {
-            kept.refused = None;
+            (kept.was_refused, kept.again) = (true, Some(Deadline::after(now, TRY_AGAIN)));
         }
     }
 
@@ -464,22 +463,36 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Ends the requests that no rail accepted in time.
-    pub fn look_at_deadlines(&mut self, now: Instant) {
-        for kept in self.each() {
-            if kept.waits() && kept.until.has_passed(now) {
-                kept.end(match kept.refused {
-                    Some(_) => UnknownReason::Refused,
-                    None => UnknownReason::NoRail,
-                });
+    /// Makes requests due whose time of another attempt has come. Such a request waits for a rail like any other: no time
+    /// announces it again. Returns the first request that no rail accepted in time, with its window: end it by
+    /// [`Requests::end_late`], and call again.
+    pub fn look_at_deadlines(&mut self, now: Instant) -> Option<(RequestId, u32)> {
+        let mut late = None;
+        for (place, kept) in (0_u32..).zip(self.places_mut()) {
+            kept.again.take_if(|again| again.has_passed(now));
+            if late.is_none() && kept.waits() && kept.until.has_passed(now) {
+                let generation = kept.generation;
+                late = Some((RequestId { place, generation }, kept.window));
             }
+        }
+        late
+    }
+
+    /// Ends a waiting request that no rail accepted in time. `is_reached` tells whether a rail leads to its window now.
+    pub fn end_late(&mut self, id: RequestId, is_reached: bool) {
+        if let Some(kept) = self.of(id).filter(|kept| kept.waits()) {
+            kept.end(match kept.state {
+                State::Waiting if is_reached && kept.was_refused => UnknownReason::Refused,
+                State::Waiting if is_reached => UnknownReason::NoRoom,
+                _ => UnknownReason::NoRail,
+            });
         }
     }
 
     /// The earliest deadline of a waiting request.
     pub fn wake(&self) -> Option<Deadline> {
         let open = self.places().iter().filter(|kept| kept.waits());
-        open.map(|kept| kept.refused.map_or(kept.until, |again| again.min(kept.until)))
+        open.map(|kept| kept.again.map_or(kept.until, |again| again.min(kept.until)))
             .min()
     }
 

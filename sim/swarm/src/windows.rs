@@ -540,7 +540,7 @@ impl LinkedRun<'_> {
         let goes_on = !matches!(
             told,
             RequestEnd::Unknown {
-                reason: UnknownReason::Over(_) | UnknownReason::NoRail,
+                reason: UnknownReason::Over(_) | UnknownReason::NoRail | UnknownReason::NoRoom,
                 ..
             }
         );

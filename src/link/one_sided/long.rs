@@ -277,10 +277,6 @@ impl Long {
         self.stretches.refused(id, now);
     }
 
-    pub(super) fn no_rail(&mut self, id: RequestId) {
-        self.stretches.no_rail(id);
-    }
-
     /// Notes that a stretch of a WRITE is done. A stretch of a READ is done when its data arrives.
     pub(super) fn completed(&mut self, id: RequestId) {
         if self
@@ -333,10 +329,16 @@ impl Long {
         self.stretches.withdrawn(window);
     }
 
-    pub(super) fn look_at_deadlines(&mut self, now: Instant) {
-        if self.taken > 0 {
-            self.stretches.look_at_deadlines(now);
+    /// Returns the first stretch that no rail accepted in time, with its window.
+    pub(super) fn look_at_deadlines(&mut self, now: Instant) -> Option<(RequestId, u32)> {
+        match self.taken {
+            0 => None,
+            _ => self.stretches.look_at_deadlines(now),
         }
+    }
+
+    pub(super) fn end_late(&mut self, id: RequestId, is_reached: bool) {
+        self.stretches.end_late(id, is_reached);
     }
 
     /// When to check the deadlines.

@@ -110,6 +110,18 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
+    /// Ends requests and stretches that no rail accepted in time.
+    pub(super) fn end_late(&mut self, now: Instant) {
+        while let Some((what, window)) = self.one_sided.late(now) {
+            let is_reached = (0_u8..).zip(&self.rails).any(|(index, rail)| {
+                let is_used = rail.at.is_some() && tier_of(self.session.rail_state(index)).is_some();
+                let over = (index, self.session.rail_epoch(index));
+                is_used && self.one_sided.operation(what, window, over).is_some()
+            });
+            self.one_sided.end_late(what, is_reached);
+        }
+    }
+
     /// Posts a request over the best rail, except these. Returns the rail if its device refuses the request.
     fn post_request(
         &mut self,
@@ -131,12 +143,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             };
             Some((state, load, may.then_some((rail, at, epoch, operation, asked))))
         });
-        let Some((rail, at, epoch, operation, asked)) = open_of_best(over) else {
-            if !but.contains(&true) {
-                self.one_sided.no_rail(what);
-            }
-            return None;
-        };
+        let (rail, at, epoch, operation, asked) = open_of_best(over)?;
         let worker = workers.get_mut(at.worker)?;
         let length = usize::try_from(asked.bytes).unwrap_or(usize::MAX);
         let outcome = match worker.lease() {
@@ -202,10 +209,20 @@ impl OneSided {
         }
     }
 
-    fn no_rail(&mut self, what: Carried) {
+    /// Returns the first request or stretch that no rail accepted in time, with its window.
+    pub(super) fn late(&mut self, now: Instant) -> Option<(Carried, u32)> {
+        if let Some((id, window)) = self.requests.look_at_deadlines(now) {
+            return Some((Carried::Request(id), window));
+        }
+        let (id, window) = self.long.look_at_deadlines(now)?;
+        Some((Carried::Stretch(id), window))
+    }
+
+    /// Ends a request or a stretch that no rail accepted in time.
+    pub(super) fn end_late(&mut self, what: Carried, is_reached: bool) {
         match what {
-            Carried::Request(id) => self.requests.no_rail(id),
-            Carried::Stretch(id) => self.long.no_rail(id),
+            Carried::Request(id) => self.requests.end_late(id, is_reached),
+            Carried::Stretch(id) => self.long.end_late(id, is_reached),
             Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) | Carried::PlacedPart => {}
         }
     }

@@ -22,6 +22,13 @@ fn waiting(requests: &Requests<[KeptRequest; 3]>) -> std::vec::Vec<RequestId> {
     requests.waiting(ms(1000)).map(|(id, _)| id).collect()
 }
 
+/// Ends the requests whose time is over. A rail leads to the windows in `reached`.
+fn look(requests: &mut Requests<[KeptRequest; 3]>, now: Instant, reached: &[u32]) {
+    while let Some((late, window)) = requests.look_at_deadlines(now) {
+        requests.end_late(late, reached.contains(&window));
+    }
+}
+
 const fn unknown(was_posted: bool, reason: UnknownReason) -> RequestEnd {
     RequestEnd::Unknown { was_posted, reason }
 }
@@ -82,9 +89,9 @@ fn nothing_waits_for_ever() {
     let write = requests.begin(2, Repeat::OnceFenced, ms(10)).unwrap();
     requests.posted(write, 0, epoch(1));
     assert_eq!(requests.wake().unwrap().instant(), ms(100));
-    requests.look_at_deadlines(ms(99));
+    look(&mut requests, ms(99), &[]);
     assert_eq!(requests.poll_end(), None);
-    requests.look_at_deadlines(ms(100));
+    look(&mut requests, ms(100), &[]);
     assert_eq!(
         requests.poll_end(),
         Some((never, unknown(false, UnknownReason::NoRail)))
@@ -98,7 +105,7 @@ fn nothing_waits_for_ever() {
     requests.posted(write, 1, epoch(2));
     requests.rail_lost(1, ms(200));
     assert_eq!(requests.wake().unwrap().instant(), ms(250));
-    requests.look_at_deadlines(ms(250));
+    look(&mut requests, ms(250), &[]);
     assert_eq!(
         requests.poll_end(),
         Some((write, unknown(true, UnknownReason::NoRail)))
@@ -132,9 +139,9 @@ fn what_was_posted_to_a_window_that_is_withdrawn_ends_so_where_its_rail_fails() 
 }
 
 #[test]
-fn what_our_device_never_takes_ends_with_that() {
+fn a_request_that_no_rail_takes_in_time_ends_with_the_reason() {
     let mut requests = requests();
-    let [never, late, none] = [(); 3].map(|()| requests.begin(1, Repeat::AtOnce, ms(0)).unwrap());
+    let [never, late, none] = [7, 7, 8].map(|window| requests.begin(window, Repeat::AtOnce, ms(0)).unwrap());
     requests.refused(never, ms(3));
     requests.refused(late, ms(5));
     let due = |requests: &Requests<_>, now| {
@@ -148,14 +155,15 @@ fn what_our_device_never_takes_ends_with_that() {
         (due(&requests, ms(12)), due(&requests, ms(14))),
         (std::vec![none], std::vec![never, none])
     );
+    // The device accepts it, and it waits again, for room.
     requests.posted(late, 0, epoch(1));
     requests.rail_lost(0, ms(1));
     assert!(requests.is_any_open());
-    requests.look_at_deadlines(ms(101));
+    look(&mut requests, ms(101), &[7]);
     assert!(!requests.is_any_open());
     for (id, end) in [
         (never, unknown(false, UnknownReason::Refused)),
-        (late, unknown(true, UnknownReason::NoRail)),
+        (late, unknown(true, UnknownReason::NoRoom)),
         (none, unknown(false, UnknownReason::NoRail)),
     ] {
         assert_eq!(requests.poll_end(), Some((id, end)));
@@ -163,21 +171,35 @@ fn what_our_device_never_takes_ends_with_that() {
 }
 
 #[test]
-fn what_our_device_refused_waits_for_a_rail_once_there_is_none() {
+fn a_refused_request_wakes_once_and_then_waits_for_a_rail() {
+    for (reached, reason) in [
+        (&[1][..], UnknownReason::Refused),
+        (&[][..], UnknownReason::NoRail),
+    ] {
+        let mut requests = requests();
+        let id = requests.begin(1, Repeat::AtOnce, ms(0)).unwrap();
+        requests.refused(id, ms(3));
+        look(&mut requests, ms(12), reached);
+        assert_eq!(requests.wake().unwrap().instant(), ms(13));
+        look(&mut requests, ms(13), reached);
+        assert_eq!(requests.wake().unwrap().instant(), ms(100));
+        assert_eq!(requests.waiting(ms(13)).count(), 1);
+        look(&mut requests, ms(100), reached);
+        assert_eq!(requests.poll_end(), Some((id, unknown(false, reason))));
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_a_fence_ends_for_lack_of_a_rail() {
     let mut requests = requests();
-    let id = requests.begin(1, Repeat::AtOnce, ms(0)).unwrap();
-    requests.refused(id, ms(3));
-    assert_eq!(requests.wake().unwrap().instant(), ms(13));
-    requests.no_rail(id);
-    assert_eq!(requests.wake().unwrap().instant(), ms(100));
-    let due = |requests: &Requests<_>| requests.waiting(ms(4)).count();
-    assert_eq!(due(&requests), 1);
-    requests.refused(id, ms(4));
-    assert_eq!(due(&requests), 0);
-    requests.no_rail(id);
-    requests.look_at_deadlines(ms(100));
-    let end = unknown(false, UnknownReason::NoRail);
-    assert_eq!(requests.poll_end(), Some((id, end)));
+    let id = requests.begin(1, Repeat::OnceFenced, ms(0)).unwrap();
+    requests.posted(id, 0, epoch(1));
+    requests.rail_lost(0, ms(1));
+    look(&mut requests, ms(101), &[1]);
+    assert_eq!(
+        requests.poll_end(),
+        Some((id, unknown(true, UnknownReason::NoRail)))
+    );
 }
 
 #[test]
@@ -213,7 +235,7 @@ fn a_request_of_others_ends_by_their_word_alone() {
     requests.posted(long, 0, epoch(1));
     requests.withdrawn(7);
     requests.rail_lost(0, ms(1));
-    requests.look_at_deadlines(ms(1000));
+    look(&mut requests, ms(1000), &[]);
     requests.denied(long);
     requests.over(FinalReason::Unreachable);
     assert!(!requests.done(long));
