@@ -356,9 +356,9 @@ impl<P: Provider, N: Network> Link<P, N> {
             let is_gone = !found.iter().any(|(between, _)| rail.is_of_port(between));
             is_gone && session.remove_rail(*index)
         });
-        if let Some((_, rail)) = gone {
-            (rail.connecting, rail.asking, rail.not_connected) = (None, None, None);
-            rail.is_readdressed = false;
+        if let Some((index, rail)) = gone {
+            self.vacated.extend(rail.vacate());
+            self.transfers.vacated(index);
         }
     }
 
@@ -525,11 +525,12 @@ mod tests {
     use doorbell_sim::{Fabric, Host, PortConfig};
 
     use super::super::config::LinkConfig;
-    use super::super::rail::Between;
+    use super::super::rail::{At, Between, Leads, LinkRailCounts};
     use super::super::state::Link;
     use crate::connect::node::Node;
     use crate::trust::Trust;
     use crate::worker::Worker;
+    use crate::worker::channel::ChannelId;
     use crate::worker::config::WorkerConfig;
 
     fn prefix(last: u8) -> IpPrefix {
@@ -611,8 +612,22 @@ mod tests {
         // With all ports present, the ninth gets no rail.
         link.go_by(&found(&[0, 1, 2, 3, 4, 5, 6, 7, 8]), now);
         assert_eq!(devices(&link), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let (worker, peer) = (5, [10, 0, 3, 9].into());
+        let channel = ChannelId {
+            index: 7,
+            generation: 1,
+        };
+        link.rails[3].attach(At { worker, channel }, peer);
+        link.rails[3].did_send(100);
+        link.rails[3].lose();
+        let counts = link.rails[3].counts;
+        assert_eq!((counts.connections, counts.failures, counts.sent), (1, 1, 1));
         link.go_by(&found(&[0, 1, 2, 4, 5, 6, 7, 8]), now);
         assert_eq!(devices(&link), [0, 1, 2, 8, 4, 5, 6, 7]);
+        // The new port begins without the counts of the old one, which are reported with those of ended links.
+        let rail = &link.rails[3];
+        assert_eq!((rail.leads, rail.counts), (None, LinkRailCounts::default()));
+        assert_eq!(link.vacated, [(Leads { worker, peer }, counts)]);
         // A rail that has a connection keeps its place, and an attempt to connect one does not.
         let mut begun = Vec::new();
         while let Some(Action::Connect { rail, epoch }) = link.session.poll_action(now, 0) {

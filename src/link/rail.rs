@@ -191,6 +191,14 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         is_other
     }
 
+    /// Makes room for another port: forgets the present one, and returns the ends and the counts of its channels, if it had any.
+    pub(super) fn vacate(&mut self) -> Option<(Leads, LinkRailCounts)> {
+        (self.connecting, self.asking, self.not_connected) = (None, None, None);
+        self.is_readdressed = false;
+        let counts = core::mem::take(&mut self.counts);
+        Some((self.leads.take()?, counts))
+    }
+
     /// Makes a channel to this address the rail's channel, and returns the previous one.
     pub(super) fn attach(&mut self, at: At, peer: IpAddr) -> Option<At> {
         let old = self.lose();

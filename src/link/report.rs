@@ -30,7 +30,7 @@ pub struct LinkRailReport<'l> {
     pub counts: LinkRailCounts,
 }
 
-/// Counts of links that are over, so that totals do not decrease when a link ends.
+/// Counts of links that are over, and of rails whose places other ports have, so that totals do not decrease.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     counts: SessionCounts,
@@ -42,13 +42,16 @@ impl Gone {
     pub(super) fn add<P: Provider, N: Network>(&mut self, link: &Link<P, N>) {
         self.counts = self.counts.plus(link.session.counts());
         self.transfers = self.transfers.plus(link.transfers.totals());
-        for rail in &link.rails {
-            let Some(leads) = rail.leads else {
-                continue;
-            };
+        let rails = link.rails.iter();
+        self.add_rails(rails.filter_map(|rail| Some((rail.leads?, rail.counts))));
+    }
+
+    /// Adds the counts of rails by their ends.
+    pub(super) fn add_rails(&mut self, rails: impl Iterator<Item = (Leads, LinkRailCounts)>) {
+        for (leads, more) in rails {
             match self.rails.iter_mut().find(|(known, _)| *known == leads) {
-                Some((_, counts)) => *counts = counts.plus(rail.counts),
-                None => self.rails.push((leads, rail.counts)),
+                Some((_, counts)) => *counts = counts.plus(more),
+                None => self.rails.push((leads, more)),
             }
         }
     }
@@ -65,7 +68,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.gone.counts
     }
 
-    /// Counts of the rails of ended links, for each device of this host and address of a peer between which another link has a rail.
+    /// Counts of the rails of ended links, and of rails whose port is gone and whose place another port has, for each device of this host
+    /// and address of a peer between which a link has a rail.
     pub fn rails_gone(&self) -> impl Iterator<Item = (&str, IpAddr, LinkRailCounts)> {
         let core = &self.core;
         core.gone.rails.iter().filter_map(|(leads, counts)| {

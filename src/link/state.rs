@@ -24,7 +24,7 @@ use super::moved::SentMoves;
 use super::one_sided::OneSided;
 use super::placing::Placing;
 use super::question::Question;
-use super::rail::{At, Carried, LinkRail, NotConnected};
+use super::rail::{At, Carried, Leads, LinkRail, LinkRailCounts, NotConnected};
 use super::shared::SharedMessages;
 use super::store::Store;
 use super::transfers::Transfers;
@@ -35,6 +35,8 @@ use crate::worker::lease::Lease;
 pub(super) struct Link<P: Provider, N: Network> {
     pub(super) session: Session<Box<[Retained]>, Box<[Kept]>>,
     pub(super) rails: Vec<LinkRail<P, N>>,
+    /// The ends and the counts of rails whose places other ports have now, until they count with those of ended links.
+    pub(super) vacated: Vec<(Leads, LinkRailCounts)>,
     /// Handle of the peer; only on the connecting side.
     pub(super) handle: Option<Handle>,
     /// The search for rails, while ports are scanned or are to be scanned again.
@@ -98,6 +100,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         Ok(Self {
             session: Session::new(config.session, role, id, tables, now),
             rails,
+            vacated: Vec::new(),
             handle: None,
             finding: None,
             backoff: config.session.backoff,

@@ -17,7 +17,7 @@ use super::event::{LinkEvent, LinkId};
 use super::log::log_session;
 use super::moment::Moment;
 use super::placing::{Lent, PlacedBudget};
-use super::rail::{At, NotConnected};
+use super::rail::{At, Leads, LinkRailCounts, NotConnected};
 use super::report::Gone;
 use super::resting::{NEVER, Resting};
 use super::sleeping::Taken;
@@ -210,7 +210,14 @@ impl<P: Provider, N: Network> Core<P, N> {
             self.parting.push((until, lent));
         }
         self.gone.add(&link);
+        self.count_vacated(&mut link.vacated);
+    }
+
+    /// Adds the counts of rails whose places other ports have to those of ended links, and drops counts that are not reported.
+    #[cold]
+    fn count_vacated(&mut self, vacated: &mut Vec<(Leads, LinkRailCounts)>) {
         let Self { gone, entries, .. } = self;
+        gone.add_rails(vacated.drain(..));
         gone.keep(|leads| {
             let links = entries.iter().filter_map(|entry| entry.link.as_ref());
             let mut rails = links.flat_map(|link| &link.rails);
@@ -358,6 +365,11 @@ impl<P: Provider, N: Network> Core<P, N> {
 
     /// Reports the events of a link.
     fn report(&mut self, index: usize, now: Instant, each: &mut impl FnMut(LinkId, LinkEvent<'_>)) {
+        let link = self.entries.get_mut(index).and_then(|entry| entry.link.as_mut());
+        if let Some(link) = link.filter(|link| !link.vacated.is_empty()) {
+            let mut vacated = core::mem::take(&mut link.vacated);
+            self.count_vacated(&mut vacated);
+        }
         let entry = self.entries.get_mut(index);
         let Some((id, link)) = entry.and_then(|entry| entry.named(index)) else {
             return;

@@ -163,6 +163,13 @@ impl<P: Provider> Transfers<P> {
         self.entries.len() > most && machines.filter(is_unsaid).count() > most
     }
 
+    /// Notes that another port has the place of a rail, so that the rate of the rail says nothing any more.
+    pub(in super::super) fn vacated(&mut self, rail: u8) {
+        if let Some(pace) = self.paces.get_mut(usize::from(rail)) {
+            *pace = Pace::default();
+        }
+    }
+
     /// The pace of a rail.
     pub(super) fn pace(&self, rail: u8) -> Pace {
         self.paces.get(usize::from(rail)).copied().unwrap_or_default()
