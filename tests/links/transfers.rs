@@ -571,3 +571,41 @@ fn a_frame_that_may_have_gone_ends_no_link() {
         assert!(read(&to) == bytes_of(5, bytes), "{plan}");
     }
 }
+
+/// A stopped peer takes no frame over the first rail, which is up, while the second one is suspect.
+#[test]
+fn a_frame_waits_for_room_on_a_rail_that_is_up_rather_than_go_over_a_suspect_one() {
+    let mut two = Two::new(2, "at 200ms link a/sim1-b/sim1 down");
+    two.connected(2);
+    two.run(ms(190), |_| false);
+    two.process_mut(B).is_stopped = true;
+    // As many as the first rail carries, and more.
+    for _ in 0..20 {
+        two.process_mut(A).send().unwrap();
+    }
+    let rails = |two: &Two| {
+        let a = two.process(A);
+        let rails = a.links.rails(a.link.unwrap());
+        let rails: Vec<_> = rails.map(|rail| (rail.state, rail.counts.sent)).collect();
+        [rails[0], rails[1]]
+    };
+    assert!(two.run(ms(400), |two| rails(two)[1].0 == HealthState::Suspect));
+    let [_, (_, sent)] = rails(&two);
+    let from = filled(two.process(A), 5, 300_001);
+    let id = offer(&mut two, A, &from, &TransferOptions::default());
+    let until = Duration::from_nanos(two.fabric.now().to_ns()) + ms(20);
+    two.run(until, |_| false);
+    assert_eq!(
+        rails(&two).map(|(state, _)| state),
+        [HealthState::Up, HealthState::Suspect]
+    );
+    assert_eq!(rails(&two)[1].1, sent, "the offer went over the suspect rail");
+    two.process_mut(B).is_stopped = false;
+    assert_eq!(offered(&mut two, B).0, id);
+    assert_eq!(rails(&two)[1].0, HealthState::Suspect);
+    let to = region(two.process(B), 300_001);
+    join(&mut two, B, id, &to);
+    let ends = ended(&mut two, &[A, B], id, ms(1000));
+    assert!(ends.iter().all(|(end, _)| *end == TransferEnd::Done), "{ends:?}");
+    assert!(read(&to) == bytes_of(5, 300_001));
+}

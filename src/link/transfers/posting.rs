@@ -47,7 +47,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             return;
         }
         self.say_answers(workers, moment);
-        // A frame that may go over any rail goes over one that is up, if there is one.
+        // A frame that may go over any rail goes over one that is up, if there is one ([`Self::say_words`]).
         for is_up in [true, false] {
             let mut is_all = true;
             for rail in self.rails() {
@@ -87,12 +87,18 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Posts all frames that a transfer has for a rail.
+    /// Posts all frames that a transfer has for a rail. While another rail is up, a rail that is not up carries only the frames that belong
+    /// to its connection. The others wait until a rail that is up has room, as messages do: on a suspect rail they would wait for its end.
     fn say_words(&mut self, rail: u8, place: usize, workers: &mut [Worker<P>], moment: Moment) {
+        let is_up = |rail: u8| self.session.rail_state(rail) == HealthState::Up;
+        let may_be_any = is_up(rail) || !self.rails().any(is_up);
         while let Some((at, epoch)) = self.open_rail(rail) {
             let Some(word) = self.transfers.word_for(place, (rail, epoch), at.worker) else {
                 return;
             };
+            if !may_be_any && !is_of_connection(&word) {
+                return;
+            }
             let mut said = |bytes: &[u8]| self.may_have_said((rail, at), bytes, workers, moment);
             let is_said = match &word {
                 Word::Open(open) => said(&OpenFrame::new(open).to_bytes()),
@@ -355,5 +361,16 @@ impl<P: Provider, N: Network> Link<P, N> {
             return Posted::Blocked;
         }
         posted_now(channel.post_ranges(Operation::Write(to), [range], PostFlags::SIGNALED))
+    }
+}
+
+/// Whether a frame has to be posted on its connection, and no other connection has the same frame.
+const fn is_of_connection(word: &Word) -> bool {
+    match word {
+        Word::Take(_) => true,
+        // An announcement follows its WRITEs; a question alone belongs to no connection.
+        Word::Landed(landed) => landed.count > 0,
+        Word::End(end) => end.is_answer,
+        _ => false,
     }
 }
