@@ -59,12 +59,13 @@ pub struct LinkConfig {
     pub place_messages_over: usize,
     /// Memory that a link lends its peer for such messages, and the maximum of memory for those that it sends. Default 2 MiB each, two
     /// messages of the maximum length. The first is allocated, registered and locked once a message of more than `place_messages_over` bytes
-    /// has arrived in fragments in slots, the second once the peer has lent memory. With 0 the link neither lends memory nor places messages.
+    /// has arrived in fragments in slots, the second once the peer has lent memory. The link keeps the first until its end, and gives the
+    /// second back after a minute without such a message. With 0 the link neither lends memory nor places messages.
     pub placed_bytes: usize,
     /// Limit on that memory for all links of one [`Links`](super::Links) together. Default 64 MiB, for sixteen links that send and receive
     /// long messages. Without the limit, [`LinkConfig::links_max`] links would use four times as much, locked once for each device. If too
-    /// little is left for a link, its long messages go as fragments in slots, and it tries again while it is active. Memory counts until its
-    /// link is over and the devices have deregistered it.
+    /// little is left for a link, its long messages go as fragments in slots, and it tries again while it is active. Memory counts until it is
+    /// given back, or its link is over, and the devices have deregistered it.
     pub placed_bytes_all: usize,
     /// Configuration of the transfers of each link.
     pub transfers: TransferConfig,

@@ -132,6 +132,36 @@ fn replaced(two: &mut Two, config: &doorbell::link::LinkConfig) {
     assert!(two.run(until, is_up));
 }
 
+/// Only memory to send from is given back, since the peer may write into lent memory at any time.
+#[test]
+fn memory_to_send_from_that_a_link_has_not_used_for_a_minute_is_given_back() {
+    let mut two = two_with(&with_places(8), 2, "");
+    lent(&mut two);
+    let places = |two: &Two| [A, B].map(|at| two.process(at).links.placed_memory().bytes >> 16);
+    assert_eq!(places(&two), [16, 16]);
+    let until = later(&two, 40_000);
+    two.run(until, |_| false);
+    let placed = two.counts(A).placed;
+    send_and_settle(&mut two, A, 60_000);
+    assert!(two.counts(A).placed > placed);
+    // B has sent none, so it has kept the memory for shorter.
+    for (ms, expected) in [(19_000, [16, 16]), (2_000, [16, 8]), (40_000, [8, 8])] {
+        let until = later(&two, ms);
+        two.run(until, |_| false);
+        assert_eq!(places(&two), expected, "{ms}");
+    }
+    // The next message goes in slots, and there is memory for those after it.
+    let placed = two.counts(A).placed;
+    send_and_settle(&mut two, A, 60_000);
+    assert_eq!(two.counts(A).placed, placed);
+    let until = later(&two, 5);
+    two.run(until, |_| false);
+    assert_eq!(places(&two), [16, 8]);
+    send_and_settle(&mut two, A, 60_000);
+    assert!(two.counts(A).placed > placed);
+    two.fabric.audit().unwrap();
+}
+
 /// Memory that a link lent is there for a while after its end. One link after another has no more of it than links at a time.
 #[test]
 fn memory_of_links_that_are_over_counts_until_it_is_given_back() {

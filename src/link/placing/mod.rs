@@ -9,7 +9,8 @@
 //! (the session's fence).
 //!
 //! A side lends memory once a long message has arrived in fragments in slots, and allocates memory to send from once the peer has lent
-//! some. If a device refuses to register the memory, messages go as fragments in slots. After [`AGAIN_AFTER`] the next long message
+//! some. The memory to send from is given back after [`UNUSED_MAX`], since only this side uses it. Lent memory stays lent: no frame takes it
+//! back. If a device refuses to register the memory, messages go as fragments in slots. After [`AGAIN_AFTER`] the next long message
 //! makes the link try again. [`LinkConfig::placed_bytes_all`] limits the memory of all links of one `Links`.
 
 mod budget;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use doorbell_core::provider::{
     MemoryError, ProtectionDomain as _, Provider, RemoteAccess, Window as _, WindowConfig,
 };
-use doorbell_core::session::{Epoch, SESSION_RAILS_MAX, Violation};
+use doorbell_core::session::{Epoch, SESSION_RAILS_MAX, Sequence, Violation};
 use doorbell_core::wire::{Lend, Placed, RemoteWindow};
 use doorbell_core::{Deadline, Instant};
 
@@ -63,6 +64,10 @@ const DENIED_MAX: u32 = 2 * SESSION_RAILS_MAX as u32;
 /// Minimum time until a link asks a device again that refused memory. A call takes a thread milliseconds, and limits on locked memory
 /// are raised by hand.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// How long memory to send from is kept after the last placed message. The next one then goes in slots, and a thread allocates and
+/// registers memory again, which takes milliseconds.
+const UNUSED_MAX: Duration = Duration::from_secs(60);
 
 /// Memory that a helper thread allocates and registers.
 enum Memory<T: Send + 'static> {
@@ -158,6 +163,8 @@ pub(super) struct Placing<P: Provider> {
     /// The memory to send from. Each fragment has the same offset here as in the peer's memory.
     out: Memory<Out<P>>,
     places: Option<Places>,
+    /// When that memory is given back, while no place is taken.
+    unused_until: Option<Deadline>,
     denied: u32,
 }
 
@@ -185,6 +192,7 @@ impl<P: Provider> Placing<P> {
             keys: [None; RAILS],
             out: Memory::None,
             places: None,
+            unused_until: None,
             denied: 0,
         }
     }
@@ -281,6 +289,23 @@ impl<P: Provider> Placing<P> {
         }
         if self.out.look(&self.budget, now) {
             self.places = Some(Places::new(places));
+        }
+    }
+
+    /// Gives the memory to send from back if no place has been taken for [`UNUSED_MAX`]. `is_kept` tells whether the peer has yet to
+    /// acknowledge a fragment.
+    fn give_back(&mut self, is_kept: impl Fn(Sequence) -> bool, now: Instant) {
+        let Some(places) = &mut self.places else {
+            return;
+        };
+        places.let_go(is_kept);
+        if !places.are_all_free() {
+            self.unused_until = None;
+            return;
+        }
+        let until = self.unused_until.get_or_insert(Deadline::after(now, UNUSED_MAX));
+        if until.has_passed(now) {
+            (self.out, self.places, self.unused_until) = (Memory::None, None, None);
         }
     }
 

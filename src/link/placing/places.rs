@@ -65,6 +65,11 @@ impl Places {
         self.free.len()
     }
 
+    /// Whether every place is free.
+    pub(super) fn are_all_free(&self) -> bool {
+        self.free.len() == self.table.len()
+    }
+
     /// The number of places that become free without a fence, once the peer acknowledges their fragments.
     pub(super) fn expected(&self) -> usize {
         self.table.len().saturating_sub(self.fencing)

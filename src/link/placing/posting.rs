@@ -121,7 +121,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         };
         let taken = self.session.push_placed(bytes, of)?;
         let stride = self.placing.each();
-        let Placing { out, places, .. } = &mut self.placing;
+        let Placing {
+            out,
+            places,
+            unused_until,
+            ..
+        } = &mut self.placing;
+        *unused_until = None;
         let mut at = taken.first;
         for these in message.chunks(each) {
             let place = places.as_mut().and_then(|places| places.take(at));
@@ -220,6 +226,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         let whom = self.whom();
         let now = moment.now;
         self.placing.go_on(workers, makers, (whom, is_known), now);
+        let Self { placing, session, .. } = self;
+        placing.give_back(|sequence| session.kept(sequence).is_some(), now);
         if !self.placing.has_lent() {
             return;
         }
