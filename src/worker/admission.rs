@@ -90,15 +90,18 @@ impl<P: Provider> Worker<P> {
             });
         }
         if let Some(from) = from {
+            // A leased slot is not free, so it is not subtracted once more with the slots that are kept for leases: promised receives leave
+            // `slots_left` beside those. The other term is greater while a promise has no slots yet, or has returned them.
+            let free_slots = self.arena.free_slots();
+            let unleased = free_slots
+                .saturating_sub(self.leases_kept)
+                .max(slots_left.min(free_slots));
             let room = [
                 (places_left, 1),
                 (sends_left, sends),
                 (receives_left, receives),
                 // Shared receives need no more slots.
-                (
-                    self.arena.free_slots().saturating_sub(self.leases_kept),
-                    if is_shared { 0 } else { receives },
-                ),
+                (unleased, if is_shared { 0 } else { receives }),
             ];
             let left = room.into_iter().filter_map(|(left, each)| left.checked_div(each));
             let left = left.min().unwrap_or(u32::MAX).saturating_sub(1);

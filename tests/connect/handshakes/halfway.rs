@@ -372,6 +372,21 @@ impl InPlace {
     }
 }
 
+/// Slots that are kept for leases are not taken from the handshakes again once they are leased.
+#[test]
+fn leases_that_are_out_take_nothing_from_unfinished_handshakes() {
+    let [memory, ..] = with_room_for(8);
+    // None, all that are kept, and as many more as one channel needs.
+    for (leases, yes) in [(0, 4), (32, 4), (48, 3)] {
+        let mut hub = InPlace::on(&memory);
+        let leased: Vec<_> = (0..leases).map(|_| hub.workers[0].lease().unwrap()).collect();
+        let mut crowd = Crowd::new(&hub.fabric, 66, 20);
+        crowd.settle_with(20 - yes, |span| hub.run(span));
+        assert_eq!(crowd.told(), (yes, 20 - yes), "{leases} leases");
+        drop(leased);
+    }
+}
+
 #[test]
 fn in_place_who_stops_after_connect_holds_half_and_nobody_else_waits() {
     for own in with_room_for(8) {
