@@ -42,16 +42,12 @@ impl<P: Provider> Worker<P> {
                 channels_per_address: self.channels_per_address,
             });
         }
-        let shared = self.receives.shared.as_mut();
-        let is_shared = shared.is_some();
-        let receives_most = shared.map_or(self.receives.completions.depth(), |shared| {
-            shared.promisable(&self.statistics)
-        });
+        let is_shared = self.receives.shared.is_some();
         let entries = &mut self.table.entries;
         let completions = &self.sends.completions;
         let is_free =
             |at: usize, entry: &ChannelEntry<_>| !entry.is_promised() && !is_claimed::<P>(completions, at);
-        let (mut sends_left, mut receives_left, mut free) = (completions.depth(), receives_most, None);
+        let (mut sends_left, mut receives_taken, mut free) = (completions.depth(), 0_u32, None);
         // Shared receives got their slots when the Worker was made.
         let slots = if is_shared { u32::MAX } else { self.arena.slots() };
         let mut slots_left = slots.saturating_sub(self.leases_kept);
@@ -63,13 +59,21 @@ impl<P: Provider> Worker<P> {
             }
             places_left = places_left.saturating_sub(1);
             sends_left = sends_left.saturating_sub(entry.room.sends);
-            receives_left = receives_left.saturating_sub(entry.room.receives);
+            receives_taken = receives_taken.saturating_add(entry.room.receives);
             slots_left = slots_left.saturating_sub(entry.room.receives);
         }
         let at = free.unwrap_or(entries.len());
         let index = u32::try_from(at).ok().filter(|index| *index < self.channels_max);
         let channels_max = self.channels_max;
         let index = index.ok_or(ConnectError::TooManyChannels { channels_max })?;
+        // Now, since the place and the shares that are free may still have completions of connections that were given up.
+        self.receives
+            .let_go_early(entries, &mut self.arena, &self.statistics);
+        let receives_most = match &mut self.receives.shared {
+            Some(shared) => shared.promisable(&self.statistics),
+            None => self.receives.completions.depth(),
+        };
+        let receives_left = receives_most.saturating_sub(receives_taken);
         if is_shared && receives > receives_left {
             return Err(ConnectError::NoShare {
                 receives_left,
@@ -256,6 +260,7 @@ impl<P: Provider> Worker<P> {
         }
         entry.channel = Some(channel);
         entry.is_admitted = true;
+        self.receives.early.note_admitted();
         self.note_leases();
         Ok(id)
     }

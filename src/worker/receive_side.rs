@@ -116,8 +116,8 @@ impl<P: Provider> ReceiveSide<P> {
         }
     }
 
-    /// Handles the completions that were kept because their channel was not admitted. Returns how many were handled, and so are
-    /// not kept any more. Called before [`ReceiveSide::poll`], so that the messages of a channel keep their order, and so that
+    /// Handles the completions that were kept because their channel was not admitted, if one was admitted since. Returns how many
+    /// were handled, and so are not kept any more. Called before [`ReceiveSide::poll`], so that the messages of a channel keep their order, and so that
     /// the receive of a callback that panicked is noted.
     #[inline]
     pub(super) fn poll_early<C: Receives<P>>(
@@ -128,8 +128,8 @@ impl<P: Provider> ReceiveSide<P> {
         due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
-        // Both conditions in one word, so that a poll compares once.
-        if self.early.len() | usize::from(self.interrupted.is_some()) == 0 {
+        // Both conditions in one value, so that a poll compares once.
+        if !(self.early.is_due() | self.interrupted.is_some()) {
             return 0;
         }
         self.take_early(table, arena, statistics, due, each)
@@ -169,7 +169,39 @@ impl<P: Provider> ReceiveSide<P> {
             );
             count = count.saturating_add(u32::from(is_settled));
         }
+        drop(pass);
+        self.early.note_passed();
         count
+    }
+
+    /// Drops the kept completions of connections that were given up. Called before their places and their receives are given to others.
+    pub(super) fn let_go_early<C>(
+        &mut self,
+        table: &[ChannelEntry<C>],
+        arena: &mut P::Arena,
+        statistics: &Statistics,
+    ) {
+        let shared = &mut self.shared;
+        let mut pass = self.early.pass_again();
+        while let Some(completion) = pass.take() {
+            let id = completion.lend().work_id();
+            let shared = shared
+                .as_mut()
+                .filter(|_| id.kind() == Some(WorkKind::SharedReceive));
+            let is_dropped = match shared {
+                Some(shared) => shared.let_go(completion.lend(), arena, statistics),
+                None => {
+                    let entry = table.get(id.channel_among(WorkKind::Receive));
+                    let is_awaited =
+                        entry.is_some_and(|entry| entry.channel.is_some() || entry.awaits_admission());
+                    statistics.orphaned.add_from_any((!is_awaited).into());
+                    !is_awaited
+                }
+            };
+            if !is_dropped {
+                pass.early().keep(completion);
+            }
+        }
     }
 
     /// Returns how many channels lack receives, for [`ReceiveSide::feed`].

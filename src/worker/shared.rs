@@ -268,14 +268,38 @@ impl<P: Provider> Shared<P> {
     /// is kept, so that the channel later detects a peer that used more.
     #[cold]
     fn is_early(&mut self, qpn: Qpn) -> bool {
-        let opened = self.opened.iter_mut();
-        let mut on_their_way = opened.filter(|share| share.reservation.strong_count() > 0);
-        let Some(share) = on_their_way.find(|share| share.qpn.is(qpn)) else {
+        let Some(share) = self.opened_to(qpn) else {
             return false;
         };
         let is_kept = share.early <= share.receives;
         share.early = share.early.saturating_add(u32::from(is_kept));
         is_kept
+    }
+
+    /// Returns the share of a connection in progress, by its queue pair.
+    fn opened_to(&mut self, qpn: Qpn) -> Option<&mut Opened> {
+        let opened = self.opened.iter_mut();
+        let mut on_their_way = opened.filter(|share| share.reservation.strong_count() > 0);
+        on_their_way.find(|share| share.qpn.is(qpn))
+    }
+
+    /// Drops a kept completion if its connection was given up. Returns whether it was.
+    pub(super) fn let_go(
+        &mut self,
+        completion: Lent<'_, P::Completion>,
+        arena: &mut P::Arena,
+        statistics: &Statistics,
+    ) -> bool {
+        let qpn = completion.qpn();
+        if self.channels.get(qpn).is_some() || self.opened_to(qpn).is_some() {
+            return false;
+        }
+        let mut slot = None;
+        match self.receiver.retire(completion, |_, its| slot = Some(its)) {
+            Ok(_) => self.take_orphan(slot, arena, statistics),
+            Err(_) => statistics.rejected.add_from_any(1),
+        }
+        true
     }
 
     /// Resets the counts of kept completions, before all of them are handled again.

@@ -171,7 +171,8 @@ impl<P: Provider> Worker<P> {
         }
     }
 
-    /// Does the upkeep: advances all closings, begins to close lost channels, and probes silent peers.
+    /// Does the upkeep: advances all closings, begins to close lost channels, probes silent peers, and drops kept completions of
+    /// connections that were given up.
     #[cold]
     fn keep_up(&mut self) {
         let taken = core::mem::take(&mut self.upkeep.taken);
@@ -187,6 +188,9 @@ impl<P: Provider> Worker<P> {
         }
         if self.closing.is_empty() {
             self.upkeep.polls = self.upkeep.polls_to_next();
+            // Not while channels are closing, since each call is an upkeep then.
+            self.receives
+                .let_go_early(&self.table.entries, &mut self.arena, &self.statistics);
         } else {
             self.upkeep.is_wanted();
         }
