@@ -187,7 +187,23 @@ pub(super) fn message(kind: u16, body: &[u8]) -> Vec<u8> {
 mod tests {
     use core::cell::Cell;
 
-    use super::{Deadline, Duration, Errno, Instant, Result, retry_until};
+    use super::{
+        Deadline, Duration, Errno, Instant, NLMSG_DONE, NLMSG_ERROR, Result, message, read_part, retry_until,
+    };
+
+    #[test]
+    fn the_end_of_a_dump_and_a_refusal_have_their_error() {
+        let read = |kind, errno: i32| read_part(&message(kind, &errno.to_ne_bytes()), |_, _| ());
+        assert_eq!(read(NLMSG_DONE, 0), Ok(true));
+        assert_eq!(read_part(&message(NLMSG_DONE, &[]), |_, _| ()), Ok(true));
+        for kind in [NLMSG_DONE, NLMSG_ERROR] {
+            assert_eq!(read(kind, -1), Err(Errno::PERM));
+            for strange in [1, i32::MIN, i32::MAX] {
+                assert_eq!(read(kind, strange), Err(Errno::BADMSG), "{kind} {strange}");
+            }
+        }
+        assert_eq!(read(NLMSG_ERROR, 0), Err(Errno::BADMSG));
+    }
 
     #[test]
     fn signals_do_not_prolong_a_wait() {
