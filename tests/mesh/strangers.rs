@@ -88,7 +88,7 @@ fn a_start_of_another_that_is_too_far_ahead_bars_it_from_nothing() {
     });
     assert!(is_barred);
     assert_eq!(count(&mut world, MeshEvent::Restarted(rank(1))), 1);
-    // Of the start that is believed now, another one that is too far ahead is reported again.
+    // After a start that is believed, another one that is too far ahead is reported again.
     let too_far = now_ns(&world) + 2 * ahead_ns;
     stranger.say(&announcement(1, 2, too_far, 0b001));
     world.run(ms(50), |_| stranger.goes_on());
