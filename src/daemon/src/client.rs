@@ -659,6 +659,40 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_for_now_is_followed_by_another_attempt() {
+        let folder = tempfile::tempdir().unwrap();
+        for for_now in [
+            AttachRefusal::TooManyPending,
+            AttachRefusal::TooLate,
+            AttachRefusal::NoDescriptors,
+            AttachRefusal::NoMemory,
+        ] {
+            let path = folder.path().join(format!("{for_now:?}"));
+            let listening = listen(&path, 0o600).unwrap();
+            let is_over = AtomicBool::new(false);
+            let error = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut answers = [for_now, AttachRefusal::Packet].into_iter();
+                    let mut held = Vec::new();
+                    while !is_over.load(Ordering::Relaxed) {
+                        if let Some(socket) = PacketSocket::accept(&listening.listener).unwrap() {
+                            let refusal = Packet::Refused(answers.next().unwrap());
+                            assert!(socket.send(&refusal, &[]).unwrap());
+                            held.push(socket);
+                        }
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                });
+                let attached = Client::attach(&path, &request(1, 0), within(Duration::from_secs(60)));
+                is_over.store(true, Ordering::Relaxed);
+                attached.unwrap_err()
+            });
+            let refused = ClientError::Refused(AttachRefusal::Packet);
+            assert_eq!(error.to_string(), refused.to_string(), "{for_now:?}");
+        }
+    }
+
+    #[test]
     fn a_stranger_listens_in_a_folder_that_nobody_else_can_have_made_or_is_not_trusted() {
         let root = (0, 0o40755);
         for (folders, is_right) in [

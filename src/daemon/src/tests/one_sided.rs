@@ -10,7 +10,7 @@ use crate::frame::{Frame, Job, Said};
 use crate::name::{JobNumber, NodeNumber};
 use crate::one_sided::{Action, ArenaGrant, ArenaOperation, ArenaRange, Asked};
 use crate::reason::{GoneReason, UndeliveredReason};
-use crate::router::LOOKS;
+use crate::router::{LOOKS, Router, RouterLimits};
 
 const KINDS: [Kind; 4] = [Kind::Write, Kind::WriteWithImmediate, Kind::Read, Kind::Add];
 
@@ -350,7 +350,10 @@ fn frame(said: Said, from: u32, number: u64) -> Frame {
 
 /// Lets this number of endpoints of another node read the whole arena of a process here.
 fn lent(readers: u32) -> (World, usize, Vec<ArenaGrant>) {
-    let mut world = World::new(2);
+    lent_in(World::new(2), readers)
+}
+
+fn lent_in(mut world: World, readers: u32) -> (World, usize, Vec<ArenaGrant>) {
     let owner = world.attach(0, 1, 0).unwrap();
     let grant = |reader| {
         let range = ArenaRange {
@@ -368,18 +371,22 @@ fn lent(readers: u32) -> (World, usize, Vec<ArenaGrant>) {
 }
 
 /// Requests everything that is granted to an endpoint of another node.
-fn ask(world: &mut World, grant: &ArenaGrant, (from, number): (u32, u64)) {
+fn ask(world: &mut World, grant: &ArenaGrant, from: (u32, u64)) {
+    ask_as(world, grant, from, 1);
+}
+
+fn ask_as(world: &mut World, grant: &ArenaGrant, (from, number): (u32, u64), incarnation: u64) {
     let read = Asked {
         action: Action::Read,
         place: grant.place,
         offset: 0,
         bytes: ARENA_BYTES as u32,
     };
-    let bytes = [
-        &frame(Said::Operation, from, number).bytes()[..],
-        &read.to_bytes(),
-    ]
-    .concat();
+    let frame = Frame {
+        incarnation,
+        ..frame(Said::Operation, from, number)
+    };
+    let bytes = [&frame.bytes()[..], &read.to_bytes()].concat();
     world.routers[0].take_frame(NodeNumber(1), &bytes).unwrap();
 }
 
@@ -469,6 +476,28 @@ fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
         world.poll(0);
     }
     assert_eq!(world.routers[0].frame_bytes(), 0);
+}
+
+/// Each incarnation has credits of its own, and a node may name any number of them.
+#[test]
+fn reads_that_wait_for_a_process_are_bounded_whatever_incarnations_their_node_names() {
+    let mut world = World::new(2);
+    let limits = RouterLimits {
+        contacts_max: 4,
+        ..RouterLimits::default()
+    };
+    world.routers[0] = Router::new(NodeNumber(0), &limits);
+    world.routers[0].add_node(NodeNumber(1), 4);
+    let (mut world, _, grants) = lent_in(world, 1);
+    for incarnation in 1..=40 {
+        for number in 1..=16 {
+            ask_as(&mut world, &grants[0], (0, number), incarnation);
+        }
+        while world.poll(0) {}
+    }
+    assert_eq!(world.routers[0].kept(), 4 * 16);
+    let status = world.routers[0].status(None, |_| 0, Vec::new());
+    assert_eq!(status.endpoints[0].waiting, 4 * 16);
 }
 
 /// A turn looks at lanes as often as there are lanes, however many READs wait for them.
