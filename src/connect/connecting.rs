@@ -86,6 +86,7 @@ impl Aim {
                 let to = dial_address(&rails, handle)?;
                 (rails, to, Some(handle.instance()), None)
             }
+            Self::Address(to) if to.port() == 0 => return Err(ConnectError::NoPort(*to)),
             Self::Address(to) => (rails, *to, None, None),
             Self::Rail {
                 handle,
@@ -128,7 +129,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// Begins to connect to the listener at a TCP address, without a handle.
     ///
     /// # Errors
-    /// As for [`Node::begin_connect`].
+    /// As for [`Node::begin_connect`]. An address with port 0 is a later error, too.
     pub fn begin_connect_at(
         &self,
         workers: &[Worker<P>],
@@ -214,7 +215,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// Connects to the listener at a TCP address, without a handle.
     ///
     /// # Errors
-    /// As for [`Node::connect`].
+    /// As for [`Node::connect`]; or the address has port 0.
     pub fn connect_at(
         &self,
         workers: &mut [Worker<P>],

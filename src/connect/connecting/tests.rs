@@ -147,3 +147,15 @@ fn a_required_rail_that_is_gone_is_named_with_the_rails_that_are_left() {
         "no rail reaches the peer, which is at 10.0.0.1/24 and no longer at 10.1.0.1/24"
     );
 }
+
+#[test]
+fn port_zero_is_reported_before_anything_is_dialed() {
+    let (client, theirs) = node(&Fabric::new(), "client", &["10.0.0.2"]);
+    let rails = client.worker_rails(&theirs).unwrap();
+    let to = SocketAddr::from(([10, 0, 0, 1], 0));
+    let way = Aim::Address(to).way(rails).map(|(_, to)| to);
+    assert!(
+        matches!(way, Err(ConnectError::NoPort(at)) if at == to),
+        "{way:?}"
+    );
+}
