@@ -159,3 +159,19 @@ fn port_zero_is_reported_before_anything_is_dialed() {
         "{way:?}"
     );
 }
+
+#[test]
+fn a_port_that_no_longer_reaches_the_peer_is_named() {
+    let fabric = Fabric::new();
+    let (server, ours) = node(&fabric, "server", &["10.0.0.1"]);
+    let (mut client, theirs) = node(&fabric, "client", &["10.0.0.2", "10.0.0.3"]);
+    client.set_rail_filter("^client1".parse().unwrap());
+    let peer = server.worker_rails(&ours).unwrap().advertised()[0];
+    let rails = client.worker_rails(&theirs).unwrap();
+    let error = rails.of_port("client1", 1, &peer).unwrap_err();
+    assert_eq!(error.kind(), ConnectErrorKind::Network, "{error}");
+    assert_eq!(
+        error.to_string(),
+        "no rail reaches the peer, which is at 10.0.0.1/24; client1 port 1: none of its usable rails reaches it now"
+    );
+}
