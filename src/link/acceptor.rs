@@ -187,3 +187,47 @@ impl<P: Provider, N: Network> fmt::Debug for PeerAcceptor<P, N> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use doorbell_core::wire::SpeedClass;
+    use doorbell_core::{Gid, IpPrefix};
+
+    use super::*;
+
+    fn rail(address: &str) -> AdvertisedRail {
+        let address = address.parse().unwrap();
+        let prefix = IpPrefix::new(address, 24).unwrap();
+        AdvertisedRail::new(prefix, Gid::from_ip(address), SpeedClass(7)).unwrap()
+    }
+
+    fn addresses(handle: &Handle) -> Vec<String> {
+        let rails = handle.rails().iter();
+        rails.map(|rail| rail.address().address().to_string()).collect()
+    }
+
+    fn ours() -> InstanceId {
+        InstanceId::new(7).unwrap()
+    }
+
+    #[test]
+    fn a_handle_lists_the_rails_that_reach_the_listener() {
+        let (four, other, six) = (rail("10.0.0.1"), rail("10.1.0.1"), rail("fd00::1"));
+        for (at, advertised, listed) in [
+            (
+                "0.0.0.0:7000",
+                vec![six, four, other],
+                vec!["10.0.0.1", "10.1.0.1"],
+            ),
+            ("[::]:7000", vec![six, four], vec!["fd00::1", "10.0.0.1"]),
+            ("10.1.0.1:7000", vec![six, four, other], vec!["10.1.0.1"]),
+            ("[fd00::1]:7000", vec![six, four], vec!["fd00::1"]),
+            // Peers are given the listener's address instead of the handle.
+            ("0.0.0.0:7000", vec![six], vec!["fd00::1"]),
+            ("192.168.0.1:7000", vec![six, four], vec!["fd00::1", "10.0.0.1"]),
+        ] {
+            let handle = handle_of(&advertised, at.parse().unwrap(), ours()).unwrap();
+            assert_eq!(addresses(&handle), listed, "{at}");
+        }
+    }
+}
