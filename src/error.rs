@@ -387,7 +387,7 @@ impl From<NoRails> for ConnectError {
 pub struct NoRoute {
     /// The local rails: device, port and address, if the rail has one; and the reason why the rail was not chosen.
     pub ours: Vec<(String, NotChosen)>,
-    /// The local ports that could not be queried: device, port and the device's error.
+    /// The local ports that could not be queried or have no rail to the peer: device, port, and the device's error or the reason.
     pub failed: Vec<String>,
     /// The addresses that the peer advertises.
     pub peers: Vec<String>,

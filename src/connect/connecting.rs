@@ -86,6 +86,7 @@ impl Aim {
                 let to = dial_address(&rails, handle)?;
                 (rails, to, Some(handle.instance()), None)
             }
+            Self::Address(to) if to.port() == 0 => return Err(ConnectError::NoPort(*to)),
             Self::Address(to) => (rails, *to, None, None),
             Self::Rail {
                 handle,
@@ -94,7 +95,10 @@ impl Aim {
                 peer,
             } => {
                 let ours = rails.of_port(device, *port, peer)?;
-                let to = SocketAddr::new(peer.address().address(), handle.port().get());
+                let to = match peer.address().address() {
+                    address if needs_interface(&address) => dial_address(&rails, handle)?,
+                    address => SocketAddr::new(address, handle.port().get()),
+                };
                 (ours, to, Some(handle.instance()), Some(*peer))
             }
         };
@@ -128,7 +132,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// Begins to connect to the listener at a TCP address, without a handle.
     ///
     /// # Errors
-    /// As for [`Node::begin_connect`].
+    /// As for [`Node::begin_connect`]. An address with port 0 is a later error, too.
     pub fn begin_connect_at(
         &self,
         workers: &[Worker<P>],
@@ -214,7 +218,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// Connects to the listener at a TCP address, without a handle.
     ///
     /// # Errors
-    /// As for [`Node::connect`].
+    /// As for [`Node::connect`]; or the address has port 0.
     pub fn connect_at(
         &self,
         workers: &mut [Worker<P>],
@@ -376,14 +380,18 @@ fn dial_address(rails: &Rails, handle: &Handle) -> Result<SocketAddr, ConnectErr
         Err(_) if handle.has_more() => None,
         Err(no_route) => return Err(no_route.into()),
     };
-    let needs_interface = |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     routed
         .into_iter()
         .chain(&peer)
         .map(|rail| rail.address().address())
-        .find(|address| !needs_interface(*address))
+        .find(|address| !needs_interface(address))
         .map(|address| SocketAddr::new(address, handle.port().get()))
         .ok_or(ConnectError::OnlyLinkLocal)
+}
+
+/// Whether an address is link-local, so that only an address with an interface can be dialed.
+pub(crate) const fn needs_interface(address: &IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 impl<P: Provider, N: Network> fmt::Debug for Connecting<P, N> {

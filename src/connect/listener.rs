@@ -2,7 +2,7 @@
 
 use core::convert::Infallible;
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::num::NonZeroU16;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ impl<P: Provider> Drop for Unaccepted<P> {
 impl<P: Provider, N: Network> Listener<P, N> {
     /// Listens at `address` for peers that connect to the Workers' devices. Port 0 selects a free port.
     ///
-    /// The handle contains the port and the addresses of the rails. If `address` is not the address of a rail, give peers `address`
+    /// The handle contains the port and the addresses of the rails. At `[::]`, peers reach the rails of both IP versions; at `0.0.0.0`, the
+    /// handle contains the IPv4 rails if there are any. If `address` is not the address of a rail, give peers `address`
     /// instead of the handle, for [`Node::connect_at`].
     ///
     /// # Errors
@@ -316,11 +317,17 @@ pub(crate) fn handle_of(
         .port()
         .try_into()
         .map_err(|_| ConnectError::NoPort(address))?;
-    let here = |rail: &&AdvertisedRail| rail.address().address() == address.ip();
-    // If the listener is bound to the address of one rail, the addresses of other rails do not reach it.
-    let only_here = advertised.iter().any(|rail| here(&rail));
-    let rails = advertised.iter().filter(|rail| !only_here || here(rail));
+    let selected = |rail: &&AdvertisedRail| is_selected(address, rail);
+    let selects_any = advertised.iter().any(|rail| selected(&rail));
+    let rails = advertised.iter().filter(|rail| !selects_any || selected(rail));
     Ok(handle_with(port, instance, rails.collect())?)
+}
+
+/// Whether a listener's address selects this rail: `0.0.0.0` selects IPv4 rails, and the address of one rail selects that rail. The
+/// addresses of other rails do not reach the listener then. Any other address, such as `[::]`, selects none.
+pub(crate) fn is_selected(address: SocketAddr, rail: &AdvertisedRail) -> bool {
+    let at = rail.address().address();
+    at == address.ip() || (at.is_ipv4() && address.ip() == Ipv4Addr::UNSPECIFIED)
 }
 
 /// Returns a handle with as many rails as fit. If not all fit, IPv4 rails go first, since they need the least room, and link-local

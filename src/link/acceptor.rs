@@ -18,7 +18,7 @@ use super::table::Core;
 use crate::connect::acceptances::Acceptances;
 use crate::connect::background::Background;
 use crate::connect::handshakes::{HandshakeCounts, Handshakes};
-use crate::connect::listener::handle_of;
+use crate::connect::listener::{handle_of, is_selected};
 use crate::error::ConnectError;
 use crate::worker::Worker;
 
@@ -84,7 +84,13 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
     /// Makes the handle of these rails. Returns it if it differs from the previous one.
     pub(super) fn refresh(&mut self, advertised: &[AdvertisedRail], instance: InstanceId) -> Option<Handle> {
         let (known, address) = self.way.as_mut()?;
-        // Without a rail the old handle stays: the rail may return with the same address.
+        // Without a rail that reaches the listener the old handle stays: the rail may return with the same address.
+        let at = *address;
+        let is_cut_off = known.rails().iter().all(|rail| is_selected(at, &rail))
+            && !advertised.iter().any(|rail| is_selected(at, rail));
+        if is_cut_off {
+            return None;
+        }
         let handle = handle_of(advertised, *address, instance).ok()?;
         let is_new = handle != *known;
         *known = handle;
@@ -186,5 +192,73 @@ impl<P: Provider, N: Network> fmt::Debug for PeerAcceptor<P, N> {
             .field("handle", &self.handle())
             .field("acceptances", &self.acceptances)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_core::wire::SpeedClass;
+    use doorbell_core::{Gid, IpPrefix};
+    use doorbell_sim::Host;
+
+    use super::*;
+
+    fn rail(address: &str) -> AdvertisedRail {
+        let address = address.parse().unwrap();
+        let prefix = IpPrefix::new(address, 24).unwrap();
+        AdvertisedRail::new(prefix, Gid::from_ip(address), SpeedClass(7)).unwrap()
+    }
+
+    fn addresses(handle: &Handle) -> Vec<String> {
+        let rails = handle.rails().iter();
+        rails.map(|rail| rail.address().address().to_string()).collect()
+    }
+
+    fn ours() -> InstanceId {
+        InstanceId::new(7).unwrap()
+    }
+
+    #[test]
+    fn a_handle_lists_the_rails_that_reach_the_listener() {
+        let (four, other, six) = (rail("10.0.0.1"), rail("10.1.0.1"), rail("fd00::1"));
+        for (at, advertised, listed) in [
+            (
+                "0.0.0.0:7000",
+                vec![six, four, other],
+                vec!["10.0.0.1", "10.1.0.1"],
+            ),
+            ("[::]:7000", vec![six, four], vec!["fd00::1", "10.0.0.1"]),
+            ("10.1.0.1:7000", vec![six, four, other], vec!["10.1.0.1"]),
+            ("[fd00::1]:7000", vec![six, four], vec!["fd00::1"]),
+            // Peers are given the listener's address instead of the handle.
+            ("0.0.0.0:7000", vec![six], vec!["fd00::1"]),
+            ("192.168.0.1:7000", vec![six, four], vec!["fd00::1", "10.0.0.1"]),
+        ] {
+            let handle = handle_of(&advertised, at.parse().unwrap(), ours()).unwrap();
+            assert_eq!(addresses(&handle), listed, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_listener_whose_rail_goes_away_keeps_its_handle() {
+        let (own, other, six) = (rail("10.0.0.1"), rail("10.1.0.1"), rail("fd00::1"));
+        for (at, own, rest) in [
+            ("10.0.0.1:7000", vec![own], vec![other, six]),
+            ("0.0.0.0:7000", vec![own, other], vec![six]),
+        ] {
+            let address = at.parse().unwrap();
+            let all = [own.clone(), rest.clone()].concat();
+            let handle = handle_of(&all, address, ours()).unwrap();
+            let mut acceptor = PeerAcceptor::<Host, Host> {
+                way: Some((handle, address)),
+                handshakes: Advancing::Elsewhere,
+                acceptances: Vec::new(),
+                closed: None,
+            };
+            assert_eq!(acceptor.refresh(&rest, ours()), None, "{at}");
+            assert_eq!(acceptor.refresh(&[], ours()), None, "{at}");
+            assert_eq!(acceptor.refresh(&own, ours()), None, "{at}");
+            assert_eq!(acceptor.handle(), Some(&handle), "{at}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The question to a peer for all its rails, if its handle has no room for them.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
 use doorbell_core::network::{Network, Waited};
 use doorbell_core::provider::Provider;
@@ -11,6 +11,7 @@ use super::config::LinkConfig;
 use super::moment::Moment;
 use super::state::Link;
 use crate::connect::asking::Asking;
+use crate::connect::connecting::needs_interface;
 use crate::connect::node::Node;
 use crate::worker::Worker;
 
@@ -90,8 +91,6 @@ impl<P: Provider, N: Network> Link<P, N> {
         let between = self.rails.iter().filter_map(|rail| rail.between.as_ref());
         let paired = between.map(|between| between.peer.address().address());
         let listed = handle.rails().iter().map(|rail| rail.address().address());
-        let needs_interface =
-            |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let addresses: Vec<_> = paired
             .chain(listed)
             .filter(|address| !needs_interface(address))

@@ -83,7 +83,7 @@ impl RailFilter {
     /// Returns the verdict of the rules on a rail.
     #[must_use]
     pub fn verdict(&self, subject: &FilterSubject<'_>) -> FilterVerdict {
-        let mut numbered = (1_u16..).zip(&self.rules);
+        let mut numbered = (1..=u16::MAX).zip(&self.rules);
         if let Some((number, _)) = numbered.find(|(_, rule)| rule.is_deny && rule.names.has(subject)) {
             return FilterVerdict::Denied(number);
         }
@@ -98,7 +98,7 @@ impl RailFilter {
     /// Returns the rules that name none of these subjects, each with its number and its text. Such a rule may have a mistyped name, or a
     /// placeholder that was never filled in.
     pub fn idle<'a>(&self, subjects: &'a [FilterSubject<'a>]) -> impl Iterator<Item = (u16, String)> {
-        (1_u16..)
+        (1..=u16::MAX)
             .zip(&self.rules)
             .filter(|(_, rule)| !subjects.iter().any(|subject| rule.names.has(subject)))
             .map(|(number, rule)| (number, rule.to_string()))

@@ -136,7 +136,7 @@ impl Rails {
     /// Returns only the first rail of a port of this host that reaches this rail of the peer.
     ///
     /// # Errors
-    /// No rail of this host reaches it, with the reason for each; or a rail of another port does.
+    /// No rail of this host reaches it, with the reason for each; or only rails of other ports do.
     pub(crate) fn of_port(
         &self,
         device: &str,
@@ -152,9 +152,15 @@ impl Rails {
             Some(rails) => Ok(rails),
             None => {
                 self.route(peer)?;
-                Err(ConnectError::Unreachable(
-                    "a rail reaches the peer, and no port has it",
-                ))
+                Err(NoRoute {
+                    ours: Vec::new(),
+                    failed: vec![format!(
+                        "{device} port {port}: none of its usable rails reaches it now"
+                    )],
+                    peers: addresses(peer),
+                    gone: None,
+                }
+                .into())
             }
         }
     }

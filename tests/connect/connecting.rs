@@ -393,7 +393,11 @@ fn bound_to_one_address_the_handle_leads_there_alone() {
     let a = node(
         &fabric,
         "a",
-        vec![port("a1", "127.0.0.1/24"), port("a2", "127.1.0.1/24")],
+        vec![
+            port("a1", "127.0.0.1/24"),
+            port("a2", "127.1.0.1/24"),
+            port("a3", "fd00::1/64"),
+        ],
     );
     let server = workers(&a);
     let rails = |address: &str| {

@@ -1,6 +1,6 @@
 //! Two processes with links, on two hosts with one rail or several.
 
-use core::net::SocketAddr;
+use core::net::{Ipv6Addr, SocketAddr};
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::{catch_unwind, resume_unwind};
@@ -150,7 +150,8 @@ impl Process {
         own.classes = classes;
         let workers = node.workers(&own).unwrap();
         let mut links = Links::new(&node, &workers, config).unwrap();
-        let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+        // Rails of both IP versions are reached.
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
         let handle = listens.then(|| links.listen_polled(&node, &workers, any).unwrap());
         Self {
             links,

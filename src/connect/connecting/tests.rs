@@ -1,4 +1,4 @@
-//! Polls after the outcome, and a required rail that the peer no longer has.
+//! Polls after the outcome, addresses that cannot be dialed, and a required rail that one side no longer has.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use doorbell_core::IpPrefix;
 use doorbell_sim::{Fabric, Host, PortConfig};
 
-use super::{Aim, Connecting, ConnectingState, Patience};
-use crate::connect::listener::Listener;
+use super::{Aim, Connecting, ConnectingState, Patience, needs_interface};
+use crate::connect::listener::{Listener, handle_with};
 use crate::connect::node::{Connection, Node};
 use crate::connect::port_scan::PendingScan;
 use crate::error::{ConnectError, ConnectErrorKind};
@@ -149,5 +149,69 @@ fn a_required_rail_that_is_gone_is_named_with_the_rails_that_are_left() {
     assert_eq!(
         error.to_string(),
         "no rail reaches the peer, which is at 10.0.0.1/24 and no longer at 10.1.0.1/24"
+    );
+}
+
+#[test]
+fn port_zero_is_reported_before_anything_is_dialed() {
+    let (client, theirs) = node(&Fabric::new(), "client", &["10.0.0.2"]);
+    let rails = client.worker_rails(&theirs).unwrap();
+    let to = SocketAddr::from(([10, 0, 0, 1], 0));
+    let way = Aim::Address(to).way(rails).map(|(_, to)| to);
+    assert!(
+        matches!(way, Err(ConnectError::NoPort(at)) if at == to),
+        "{way:?}"
+    );
+}
+
+/// Returns the address that is dialed for a rail at a link-local address, if the listener has this other address, too.
+fn dialed_for_link_local(other: Option<&str>) -> Result<SocketAddr, ConnectError> {
+    let fabric = Fabric::new();
+    let rails = |name: &str, last: &str| {
+        let link_local = IpPrefix::new(format!("fe80::{last}").parse().unwrap(), 64).unwrap();
+        let other = other.map(|other| prefix(&format!("{other}.{last}")));
+        let ports = core::iter::once(link_local).chain(other).zip(0..);
+        let ports = ports.map(|(address, index)| PortConfig::new(&format!("{name}{index}"), &[address]));
+        let host = fabric.host(name, ports.collect()).unwrap();
+        let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        (node.worker_rails(&workers).unwrap(), node.instance())
+    };
+    let ((server, instance), (client, _)) = (rails("server", "1"), rails("client", "2"));
+    let of_server: Vec<_> = server.advertised().iter().collect();
+    let port = 7000.try_into().unwrap();
+    let aim = Aim::Rail {
+        handle: handle_with(port, instance, of_server.clone()).unwrap(),
+        device: "client0".into(),
+        port: 1,
+        peer: **of_server
+            .iter()
+            .find(|rail| needs_interface(&rail.address().address()))
+            .unwrap(),
+    };
+    aim.way(client).map(|(_, to)| to)
+}
+
+#[test]
+fn a_rail_at_a_link_local_address_is_connected_over_another_address() {
+    let dialed = dialed_for_link_local(Some("10.0.0")).unwrap();
+    assert_eq!(dialed, SocketAddr::from(([10, 0, 0, 1], 7000)));
+    let dialed = dialed_for_link_local(None);
+    assert!(matches!(dialed, Err(ConnectError::OnlyLinkLocal)), "{dialed:?}");
+}
+
+#[test]
+fn a_port_that_no_longer_reaches_the_peer_is_named() {
+    let fabric = Fabric::new();
+    let (server, ours) = node(&fabric, "server", &["10.0.0.1"]);
+    let (mut client, theirs) = node(&fabric, "client", &["10.0.0.2", "10.0.0.3"]);
+    client.set_rail_filter("^client1".parse().unwrap());
+    let peer = server.worker_rails(&ours).unwrap().advertised()[0];
+    let rails = client.worker_rails(&theirs).unwrap();
+    let error = rails.of_port("client1", 1, &peer).unwrap_err();
+    assert_eq!(error.kind(), ConnectErrorKind::Network, "{error}");
+    assert_eq!(
+        error.to_string(),
+        "no rail reaches the peer, which is at 10.0.0.1/24; client1 port 1: none of its usable rails reaches it now"
     );
 }

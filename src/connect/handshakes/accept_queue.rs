@@ -337,6 +337,11 @@ impl<W, A, C, S: Wakes> AcceptPlace<W, A, C, S> {
         }
     }
 
+    /// Whether the Worker's side has ended, so that no answer comes.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.queue.owners().is_abandoned
+    }
+
     /// Hands the connection to the Worker's side. Returns the connections that will not be accepted, since that side has ended. The caller
     /// drops them on a thread that may call the device.
     pub(crate) fn publish(mut self, connected: C) -> Vec<AcceptEntry<W, A, C>> {

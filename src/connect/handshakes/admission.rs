@@ -171,9 +171,11 @@ impl<P: Provider> Admission<P> {
     }
 
     /// The Worker's side ends: returns the connections that will not be accepted. The caller drops them on a thread that may call the
-    /// device.
+    /// device. Handshakes that wait for a place are woken.
     pub(crate) fn abandon(&self) -> Vec<impl Send + 'static + use<P>> {
-        self.queue.abandon()
+        let unaccepted = self.queue.abandon();
+        self.queue.signals.wake_handshakes();
+        unaccepted
     }
 
     /// Whether an answer of the Worker wakes the thread that polls the handshakes.
@@ -223,6 +225,11 @@ impl<P: Provider> ReservedPlace<P> {
     /// Returns the answer of the Worker, once.
     pub(crate) fn answer(&self) -> Option<Answered<P>> {
         self.place.answer()
+    }
+
+    /// Whether the Worker's side has ended.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.place.is_abandoned()
     }
 
     /// Hands the finished connection to the Worker. Returns the connections that will not be accepted, since the Worker's side has ended.

@@ -1,12 +1,15 @@
-//! Handshakes whose objects a thread destroys.
+//! Handshakes whose objects a thread destroys, and handshakes whose Worker accepts no more.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, mpsc};
+use std::task::Wake;
 
 use doorbell_core::IpPrefix;
 use doorbell_sim::{Fabric, Host, LinkConfig, PortConfig};
 
 use super::HandshakeLimits;
+use super::admission::{Admission, Signals};
 use crate::connect::listener::Listener;
 use crate::connect::node::Node;
 use crate::machine::reaper::Reaper;
@@ -68,4 +71,27 @@ fn a_connection_that_nobody_accepts_any_more_is_destroyed_by_the_reaper() {
     drop(busy);
     assert!(reaper.settle(SOON));
     assert_eq!(fabric.queue_pairs(), 1);
+}
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn handshakes_are_woken_when_their_worker_accepts_no_more() {
+    let node = node(&Fabric::new(), "server", "10.0.0.1");
+    let workers = node.workers(&WorkerConfig::default()).unwrap();
+    let woken = Arc::new(Flag::default());
+    let signals = Signals {
+        handshakes: Arc::clone(&woken).into(),
+        accepting: None,
+    };
+    let admission = Admission::new(&workers[0], &HandshakeLimits::default(), Some(signals));
+    assert!(admission.abandon().is_empty());
+    assert!(woken.0.load(Ordering::Relaxed));
 }

@@ -215,6 +215,11 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                 self.place = Some(around.ask(request)?);
                 AttemptState::Reserving
             }
+            AttemptState::Reserving if self.place.as_ref().is_some_and(ReservedPlace::is_abandoned) => {
+                // Another Worker of the device may have a place. Otherwise the next request fails, and the peer is rejected.
+                self.place = None;
+                AttemptState::Talking
+            }
             AttemptState::Reserving => {
                 let Some(reserved) = self.place.as_ref().and_then(ReservedPlace::answer) else {
                     return Ok(false);

@@ -154,3 +154,15 @@ fn an_error_about_a_rule_moves_nothing_on_a_terminal_and_is_short() {
     assert!(text.contains(r"`^ml\u{1b}[2Jxx"), "{text}");
     assert!(!text.contains(char::is_control) && text.len() < 256, "{text}");
 }
+
+#[test]
+fn the_largest_number_of_rules_is_used_to_the_last() {
+    let most = vec!["other"; usize::from(u16::MAX) - 1].join(",") + ",^mlx5_1";
+    assert_eq!(verdict(&most), FilterVerdict::Denied(u16::MAX));
+    assert_eq!(verdict(&most.replace('^', "")), FilterVerdict::Used);
+    let subject = subject("mlx5_1", 1, "ens1f1", "10.1.2.3");
+    let idle: Vec<_> = filter(&most).idle(&[subject]).map(|(number, _)| number).collect();
+    assert_eq!(idle.last(), Some(&(u16::MAX - 1)));
+    let error = (most + ",other").parse::<RailFilter>().unwrap_err();
+    assert_eq!(error.fault, RuleFault::TooMany);
+}

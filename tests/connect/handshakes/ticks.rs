@@ -294,3 +294,27 @@ fn a_worker_that_is_gone_is_no_fault_of_the_peers_settings() {
     let why = hub.handshakes.as_ref().unwrap().take_failure();
     assert!(matches!(why, Some(ConnectError::OtherWorkers)), "{why:?}");
 }
+
+/// The Worker's side ends while a peer waits for its place: the peer does not wait for a deadline.
+#[test]
+fn a_peer_that_waits_for_a_place_is_rejected_at_once_if_nobody_accepts_any_more() {
+    let mut hub = Hub::new(&HandshakeLimits::default());
+    hub.accepts = false;
+    let mut guest = Guest::new(&hub, 1);
+    let mut connecting = guest.begin(&hub);
+    for _ in 0..8 {
+        hub.run(LATENCY);
+        assert!(guest.poll(&mut connecting).is_none());
+    }
+    assert!(hub.counts().begun == 1 && hub.counts().failed == 0);
+    drop(hub.acceptances.take());
+    let outcome = (0..4).find_map(|_| {
+        hub.run(LATENCY);
+        guest.poll(&mut connecting)
+    });
+    assert_eq!(rejection(outcome.unwrap()), (RejectReason::CLOSING, 0));
+    let why = hub.handshakes.as_ref().unwrap().take_failure();
+    assert!(matches!(why, Some(ConnectError::ListenerClosed)), "{why:?}");
+    drop(connecting);
+    hub.end(vec![guest]);
+}
