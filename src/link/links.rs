@@ -432,11 +432,12 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// As for [`Links::send`]. [`PushRefusal::TooLong`] has the limit of this call: the message has to fit into one fragment
     /// ([`SessionConfig::fragment_bytes`](crate::link::SessionConfig::fragment_bytes)), and may not be longer than
     /// [`LinkConfig::place_messages_over`]. [`Links::send`] accepts longer messages.
-    #[inline]
+    #[inline(always)]
     pub fn send_in_place(&mut self, id: LinkId, bytes: usize) -> Result<(Sequence, &mut [u8]), PushRefusal> {
         let pushed = self.core.link_to_send(id)?.push_whole(bytes);
-        self.waiting
-            .note_refused(matches!(pushed, Err(PushRefusal::Full)));
+        if matches!(pushed, Err(PushRefusal::Full)) {
+            self.waiting.note_refused(true);
+        }
         pushed
     }
 

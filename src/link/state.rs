@@ -179,7 +179,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         };
         let (sequence, place) = self.session.push_whole(short)?;
         // Each fragment has a place, and the length was checked.
-        Ok((sequence, self.out.room(place, bytes).unwrap_or_default()))
+        let room = self.out.room(place, bytes);
+        Ok((sequence, room.unwrap_or_else(no_bytes)))
     }
 
     /// Accepts a message that may have several fragments, or may be placed in the peer's memory.
@@ -411,6 +412,11 @@ impl<P: Provider, N: Network> Link<P, N> {
             _ => channel.probe(),
         })
     }
+}
+
+#[cold]
+const fn no_bytes<'b>() -> &'b mut [u8] {
+    &mut []
 }
 
 #[cold]

@@ -37,9 +37,11 @@ impl Store {
     /// Returns the first bytes of a place, if the place is long enough.
     #[inline]
     pub(super) fn room(&mut self, place: usize, bytes: usize) -> Option<&mut [u8]> {
+        if bytes > self.each {
+            return None;
+        }
         let start = place.checked_mul(self.each)?;
-        let end = start.checked_add(self.each)?;
-        self.bytes.get_mut(start..end)?.get_mut(..bytes)
+        self.bytes.get_mut(start..start.checked_add(bytes)?)
     }
 
     /// Returns the first bytes of a place, at most its length.

@@ -41,6 +41,8 @@ pub struct Outbox<S> {
     table: S,
     oldest: Sequence,
     next: Sequence,
+    /// The place of the fragment `next`.
+    next_place: usize,
     /// No fragment below this number waits.
     waiting: Sequence,
     /// The number after the last fragment that was sent.
@@ -54,6 +56,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
             table,
             oldest: Sequence(0),
             next: Sequence(0),
+            next_place: 0,
             waiting: Sequence(0),
             sent_end: Sequence(0),
         }
@@ -97,12 +100,11 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
     /// Adds a fragment, and returns its place; `None` if there is no room.
     #[inline]
     pub fn push(&mut self, bytes: u32, is_first: bool, is_last: bool, is_placed: bool) -> Option<usize> {
-        if self.room() == 0 {
+        let (table, place) = (self.table.as_mut(), self.next_place);
+        // `oldest` is never above `next`, and no message is numbered 2^64.
+        if self.next.0.wrapping_sub(self.oldest.0) >= table.len() as u64 {
             return None;
         }
-        let sequence = self.next;
-        let table = self.table.as_mut();
-        let place = sequence.place(table.len());
         *table.get_mut(place)? = Retained {
             bytes,
             is_first,
@@ -111,7 +113,9 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
             was_sent: false,
             rail: 0,
         };
-        self.next = sequence.plus(1);
+        let following = place.wrapping_add(1);
+        self.next_place = if following == table.len() { 0 } else { following };
+        self.next = Sequence(self.next.0.wrapping_add(1));
         Some(place)
     }
 

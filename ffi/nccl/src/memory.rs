@@ -14,6 +14,8 @@ use crate::context::Loan;
 #[derive(Debug)]
 pub(crate) struct Memory {
     address: usize,
+    /// The number of bytes that the processor can copy: none of device memory.
+    host_bytes: usize,
     pub(crate) region: Region,
     /// For device memory, which the processor never copies: the bytes that a flush reads.
     pub(crate) target: Option<FlushTarget>,
@@ -55,6 +57,7 @@ impl Memory {
         let region = node.adopt_region(workers, Lent { base, bytes })?;
         Ok(Self {
             address: base.addr().get(),
+            host_bytes: region.bytes(),
             region,
             target: None,
             loans: Vec::new(),
@@ -71,6 +74,7 @@ impl Memory {
         let region = node.dmabuf_region(workers, buffer, range)?;
         Ok(Self {
             address: usize::try_from(range.iova).map_err(|_| DmabufError::NoAddress)?,
+            host_bytes: 0,
             target: Some(region.flush_target()?),
             region,
             loans: Vec::new(),
@@ -82,6 +86,14 @@ impl Memory {
         let offset = address.checked_sub(self.address)?;
         let end = offset.checked_add(bytes)?;
         (end <= self.region.bytes()).then_some(offset)
+    }
+
+    /// Returns the offset of a range that is not empty, or `None` if it is not within the memory, or the processor cannot copy it.
+    #[inline]
+    pub(crate) fn offset_to_copy(&self, address: usize, bytes: usize) -> Option<usize> {
+        let offset = address.checked_sub(self.address)?;
+        let end = offset.checked_add(bytes)?;
+        (end <= self.host_bytes).then_some(offset)
     }
 
     /// Ends the registration. The result tells when devices have released the memory.

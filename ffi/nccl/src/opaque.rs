@@ -43,12 +43,19 @@ const SERIAL_SHIFT: u32 = 32;
 /// The bits that a request shares with its comm: the context, and the index of the comm.
 const OF_COMM: u64 = (PLACES_MAX as u64 - 1) << NUMBER_SHIFT | 0xff << CONTEXT_SHIFT;
 
+/// The bits of the kind, and with them those of the context.
+const OF_KIND: u64 = 0xf;
+const OF_CONTEXT: u64 = 0xff << CONTEXT_SHIFT | OF_KIND;
+
 const _: () = assert!(PLACES_MAX <= 1 << (SERIAL_SHIFT - NUMBER_SHIFT));
 
 impl Opaque {
     pub(crate) const fn new(kind: Kind, context: u8, key: Key) -> Self {
         Self((key.0 as u64) << NUMBER_SHIFT | (context as u64) << CONTEXT_SHIFT | kind as u64)
     }
+
+    /// The identifier of nothing, whose pointer is NULL.
+    pub(crate) const NONE: Self = Self(0);
 
     /// Returns the identifier of a request of this comm.
     #[inline]
@@ -77,9 +84,18 @@ impl Opaque {
         kinds.iter().any(|kind| object.is(*kind)).then_some(object)
     }
 
+    /// Decodes a pointer, if it names an object of this kind in the context of this object.
+    #[inline]
+    pub(crate) fn beside(self, pointer: *const c_void, kind: Kind) -> Option<Self> {
+        let object = Self(u64::try_from(pointer.addr()).ok()?);
+        let differs = (self.0 ^ object.0) & OF_CONTEXT;
+        // One comparison for both fields.
+        (differs == self.0 & OF_KIND ^ kind as u64).then_some(object)
+    }
+
     #[inline]
     pub(crate) const fn is(self, kind: Kind) -> bool {
-        self.0 & 0xf == kind as u64
+        self.0 & OF_KIND == kind as u64
     }
 
     #[inline]
@@ -153,6 +169,18 @@ mod tests {
                 assert_eq!(Opaque::of(pointer, &[other]).is_some(), other == kind);
             }
         }
+    }
+
+    #[test]
+    fn an_object_is_beside_those_of_its_context() {
+        let comm = Opaque::new(Kind::SendComm, 0x5a, Key(0xffff_f123));
+        for (context, kind) in [(0x5a, Kind::Memory), (0x5b, Kind::Memory), (0x5a, Kind::Flush)] {
+            let pointer = Opaque::new(kind, context, Key(7)).to_pointer();
+            let beside = comm.beside(pointer, Kind::Memory);
+            let is_beside = (context, kind) == (0x5a, Kind::Memory);
+            assert_eq!(beside.map(Opaque::key), is_beside.then_some(Key(7)));
+        }
+        assert_eq!(comm.beside(ptr::null(), Kind::Memory), None);
     }
 
     #[test]

@@ -12,8 +12,7 @@ use std::panic::catch_unwind;
 
 use crate::abi::properties::{CommConfig, NetAttributes, NetDeviceHandle};
 use crate::abi::{HANDLE_BYTES, Logger, NcclResult, Profiler};
-use crate::context::{Context, Incoming, Outgoing, Sent};
-use crate::device::MESSAGE_BYTES_MAX;
+use crate::context::{Context, Incoming, Outgoing};
 use crate::failure::Failure;
 use crate::frame::RECEIVES_MAX;
 use crate::opaque::{Kind, Opaque};
@@ -314,19 +313,21 @@ pub(crate) unsafe extern "C" fn accept(
 /// NULL.
 #[inline]
 fn registration(memory: *mut c_void, comm: Opaque) -> Result<Key, Failure> {
-    if memory.is_null() {
-        return Ok(Key::NONE);
+    match comm.beside(memory, Kind::Memory) {
+        Some(memory) => Ok(memory.key()),
+        None => no_registration(memory),
     }
-    let of = object(memory, &[Kind::Memory], "mhandle")?;
-    if of.context() != comm.context() {
-        return Err(of_another());
-    }
-    Ok(of.key())
 }
 
 #[cold]
-fn of_another() -> Failure {
-    Failure::argument("the memory is registered with another communicator")
+fn no_registration(memory: *mut c_void) -> Result<Key, Failure> {
+    if memory.is_null() {
+        return Ok(Key::NONE);
+    }
+    object(memory, &[Kind::Memory], "mhandle")?;
+    Err(Failure::argument(
+        "the memory is registered with another communicator",
+    ))
 }
 
 /// # Safety
@@ -342,30 +343,16 @@ unsafe fn send(
     // SAFETY: valid for writing, by this function's contract.
     unsafe { result.write(core::ptr::null_mut()) };
     let comm = object(comm, &[Kind::SendComm], "sendComm")?;
-    if bytes > MESSAGE_BYTES_MAX {
-        return Err(no_such_size());
-    }
     let outgoing = Outgoing {
         address: data.addr(),
         bytes,
         memory: registration(memory, comm)?,
         tag,
     };
-    let request = match registry::with(comm.context(), |context| context.send(comm.key(), outgoing))? {
-        Sent::Copied => comm.sent(bytes),
-        Sent::Moving(slot) => comm.request(Kind::Send, slot),
-        Sent::Later => return Ok(()),
-    };
+    let request = registry::with(comm.context(), |context| context.send(comm, outgoing))?;
     // SAFETY: as above.
     unsafe { result.write(request.to_pointer()) };
     Ok(())
-}
-
-#[cold]
-fn no_such_size() -> Failure {
-    Failure::argument(format_args!(
-        "isend: a size from 0 to {MESSAGE_BYTES_MAX} is possible"
-    ))
 }
 
 /// # Safety
@@ -394,10 +381,8 @@ pub(crate) unsafe extern "C" fn isend_v9(
     memory: *mut c_void,
     result: *mut *mut c_void,
 ) -> NcclResult {
-    call("isend", || {
-        // SAFETY: this function's contract.
-        unsafe { send(comm, (data, bytes), tag, memory, result) }
-    })
+    // SAFETY: this function's contract.
+    unsafe { isend_v10(comm, data, bytes, tag, memory, core::ptr::null_mut(), result) }
 }
 
 /// # Safety
@@ -411,13 +396,19 @@ pub(crate) unsafe extern "C" fn isend_v10(
     _profile: *mut c_void,
     result: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: this function's contract.
-    unsafe { isend_v9(comm, data, bytes, tag, memory, result) }
+    call("isend", || {
+        // SAFETY: this function's contract.
+        unsafe { send(comm, (data, bytes), tag, memory, result) }
+    })
 }
 
+/// Checks the number of messages of a receive.
 #[cold]
-fn no_such_count() -> Failure {
-    Failure::argument(format_args!("irecv: 1 to {RECEIVES_MAX} messages are possible"))
+fn check_count(count: c_int) -> Result<u8, Failure> {
+    let count = u8::try_from(count).ok();
+    let count = count.filter(|count| (1..=RECEIVES_MAX).contains(&usize::from(*count)));
+    let none = || Failure::argument(format_args!("irecv: 1 to {RECEIVES_MAX} messages are possible"));
+    count.ok_or_else(none)
 }
 
 #[cold]
@@ -439,9 +430,6 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     // SAFETY: valid for writing, by this function's contract.
     unsafe { result.write(core::ptr::null_mut()) };
     let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
-    let count = u8::try_from(count).ok();
-    let count = count.filter(|count| (1..=RECEIVES_MAX).contains(&usize::from(*count)));
-    let count = count.ok_or_else(no_such_count)?;
     let (data, sizes) = (given(data, "data")?, given(sizes, "sizes")?);
     let (tags, memories) = (given(tags, "tags")?, given(memories, "mhandles")?);
     // The closure copies what it needs. References would force these values into memory.
@@ -461,13 +449,18 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
             tag,
         })
     };
-    let received = registry::with(comm.context(), |context| {
-        context.receive(comm.key(), count, incoming)
-    })?;
-    if let Some(slot) = received {
-        // SAFETY: as above.
-        unsafe { result.write(comm.request(Kind::Receive, slot).to_pointer()) };
-    }
+    let request = if count == 1 {
+        // Most receives are of one message, which is read before the lock is taken.
+        let one = incoming(0)?;
+        registry::with(comm.context(), |context| context.receive(comm, one))?
+    } else {
+        let count = check_count(count)?;
+        registry::with(comm.context(), |context| {
+            context.receive_several(comm, count, incoming)
+        })?
+    };
+    // SAFETY: as above.
+    unsafe { result.write(request.to_pointer()) };
     Ok(())
 }
 
@@ -499,10 +492,9 @@ pub(crate) unsafe extern "C" fn irecv_v9(
     memories: *mut *mut c_void,
     result: *mut *mut c_void,
 ) -> NcclResult {
-    call("irecv", || {
-        // SAFETY: this function's contract.
-        unsafe { receive(comm, count, (data, sizes), (tags, memories), result) }
-    })
+    let profiles = core::ptr::null_mut();
+    // SAFETY: this function's contract.
+    unsafe { irecv_v10(comm, count, data, sizes, tags, memories, profiles, result) }
 }
 
 /// # Safety
@@ -517,8 +509,10 @@ pub(crate) unsafe extern "C" fn irecv_v10(
     _profiles: *mut *mut c_void,
     result: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: this function's contract.
-    unsafe { irecv_v9(comm, count, data, sizes, tags, memories, result) }
+    call("irecv", || {
+        // SAFETY: this function's contract.
+        unsafe { receive(comm, count, (data, sizes), (tags, memories), result) }
+    })
 }
 
 const REQUESTS: &[Kind] = &[Kind::Receive, Kind::Sent, Kind::Send, Kind::Flush];

@@ -541,10 +541,17 @@ where
     #[inline]
     const fn check_takes(&self) -> Result<(), PushRefusal> {
         match self.phase {
-            Phase::Over(reason) => Err(PushRefusal::Over(reason)),
-            _ if self.closing.is_some() => Err(PushRefusal::Closing),
-            Phase::Connected => Ok(()),
-            Phase::Beginning { .. } | Phase::Recovering { .. } => Err(PushRefusal::Recovering),
+            Phase::Connected if self.closing.is_none() => Ok(()),
+            _ => Err(self.refusal()),
+        }
+    }
+
+    #[cold]
+    const fn refusal(&self) -> PushRefusal {
+        match self.phase {
+            Phase::Over(reason) => PushRefusal::Over(reason),
+            _ if self.closing.is_some() => PushRefusal::Closing,
+            _ => PushRefusal::Recovering,
         }
     }
 

@@ -77,14 +77,23 @@ pub(super) struct Sends {
 /// A receive of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OpenReceive {
+    pub(super) bytes: u64,
+    pub(super) tag: i32,
     request: RequestNumber,
+    /// Longest message that goes into it as one copy; 0 if only transfers or parts do.
+    copied_bytes_max: u32,
     index: u8,
     /// Whether it accepts only transfers.
     pub(super) is_placed: bool,
-    pub(super) of: Receive,
 }
 
 impl OpenReceive {
+    /// Whether this number of bytes, and not 0, goes into it as one copy.
+    #[inline]
+    pub(super) fn takes_copy(&self, bytes: usize) -> bool {
+        bytes.wrapping_sub(1) < self.copied_bytes_max as usize
+    }
+
     /// The receive as a target, at the comm with this number.
     #[inline]
     pub(super) fn target(&self, to: Key) -> Target {
@@ -125,21 +134,28 @@ impl Sends {
         })
     }
 
-    /// Adds a request of the peer. It replaces an older one in the same slot, which has ended.
+    /// Adds a request of the peer. It replaces an older one in the same slot, which has ended. Messages of up to `copied_bytes_max` bytes may be
+    /// sent as one copy.
     pub(super) fn cleared(
         &mut self,
         request: RequestNumber,
         receives: [Receive; RECEIVES_MAX],
         (count, placed): (u8, u8),
+        copied_bytes_max: u32,
     ) {
         self.open.retain(|open| open.request.slot() != request.slot());
         let receives = (0_u8..).zip(receives).take(count.into());
-        for (index, of) in receives {
+        for (index, Receive { tag, bytes }) in receives {
+            let is_placed = placed >> index & 1 != 0;
+            let room = if is_placed { 0 } else { bytes };
             let receive = OpenReceive {
+                bytes,
+                tag,
                 request,
+                copied_bytes_max: u32::try_from(room)
+                    .map_or(copied_bytes_max, |room| room.min(copied_bytes_max)),
                 index,
-                is_placed: placed >> index & 1 != 0,
-                of,
+                is_placed,
             };
             self.open.insert(0, receive);
         }
@@ -160,7 +176,7 @@ impl Sends {
     /// The oldest receive with this tag that has no send yet, and its index.
     pub(super) fn find(&self, tag: i32) -> Option<(usize, OpenReceive)> {
         let mut open = self.open.iter().copied().enumerate().rev();
-        open.find(|(_, open)| open.of.tag == tag)
+        open.find(|(_, open)| open.tag == tag)
     }
 
     /// Removes the receive with this index, which now has a send.
@@ -306,21 +322,15 @@ impl Receives {
         })
     }
 
-    /// A free slot, and its entries.
+    /// A free slot.
     #[inline]
-    pub(super) fn free_slot(&mut self) -> Option<(u8, &mut [Entry; RECEIVES_MAX])> {
+    pub(super) fn free_slot(&mut self) -> Option<FreeSlot<'_>> {
         let slot = self.free.trailing_zeros();
-        let request = self.requests.get_mut(usize::try_from(slot).ok()?)?;
-        Some((u8::try_from(slot).ok()?, &mut request.entries))
-    }
-
-    /// Sets the request of a slot whose entries are filled.
-    #[inline]
-    pub(super) fn set(&mut self, slot: u8, (serial, count): (u32, u8)) {
-        self.free &= !1_u32.wrapping_shl(slot.into());
-        if let Some(request) = self.requests.get_mut(usize::from(slot)) {
-            (request.serial, request.count) = (serial, count);
-        }
+        Some(FreeSlot {
+            slot: u8::try_from(slot).ok()?,
+            request: self.requests.get_mut(usize::try_from(slot).ok()?)?,
+            free: &mut self.free,
+        })
     }
 
     #[inline]
@@ -342,6 +352,29 @@ impl Receives {
         let of = self.requests.get_mut(usize::try_from(request.slot()).ok()?)?;
         let is_it = of.serial & SERIAL_MASK == request.serial() && index < of.count;
         of.entries.get_mut(usize::from(index)).filter(|_| is_it)
+    }
+}
+
+/// The lowest free slot for a receive request.
+pub(super) struct FreeSlot<'r> {
+    pub(super) slot: u8,
+    request: &'r mut ReceiveRequest,
+    free: &'r mut u32,
+}
+
+impl FreeSlot<'_> {
+    /// The entries of its request, to be filled.
+    #[inline]
+    pub(super) const fn entries(&mut self) -> &mut [Entry; RECEIVES_MAX] {
+        &mut self.request.entries
+    }
+
+    /// Makes it the request with this serial number, of the first `count` entries.
+    #[inline]
+    pub(super) const fn set(self, (serial, count): (u32, u8)) {
+        (self.request.serial, self.request.count) = (serial, count);
+        // Its bit is the lowest that is set.
+        *self.free &= self.free.wrapping_sub(1);
     }
 }
 
@@ -404,7 +437,7 @@ mod tests {
 
     fn clear(sends: &mut Sends, slot: u32, serial: u32, tags: &[i32]) {
         let (receives, count) = receives(tags);
-        sends.cleared(RequestNumber::new(slot, serial), receives, (count, 0));
+        sends.cleared(RequestNumber::new(slot, serial), receives, (count, 0), 8);
     }
 
     fn take(sends: &mut Sends, tag: i32) -> Option<(u32, u8)> {
@@ -480,12 +513,13 @@ mod tests {
         }
         let mut receives = Receives::new();
         for slot in 0..REQUESTS_MAX as u8 {
-            assert_eq!(receives.free_slot().unwrap().0, slot);
-            receives.set(slot, (slot.into(), 1));
+            let free = receives.free_slot().unwrap();
+            assert_eq!(free.slot, slot);
+            free.set((slot.into(), 1));
         }
         assert!(receives.free_slot().is_none());
         receives.free(31);
-        assert_eq!(receives.free_slot().unwrap().0, 31);
+        assert_eq!(receives.free_slot().unwrap().slot, 31);
         assert!(receives.request(31, 31).is_none() && receives.request(30, 30).is_some());
     }
 }

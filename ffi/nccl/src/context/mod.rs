@@ -38,7 +38,7 @@ use crate::relay::frame::CircuitFrame;
 use crate::settings::PluginSettings;
 pub(crate) use loans::Loan;
 pub(crate) use receiving::Incoming;
-pub(crate) use sending::{Outgoing, Sent};
+pub(crate) use sending::Outgoing;
 
 use flushes::Flushes;
 
@@ -75,7 +75,6 @@ pub(crate) struct Context {
     state: State,
     /// Configuration of new links.
     link: LinkConfig,
-    eager_bytes_max: usize,
     /// Whether transfers arrive in memory that is lent to the peer.
     has_loans: bool,
     /// Whether all devices can register dma-bufs, which is needed for GPU memory.
@@ -135,9 +134,8 @@ impl Context {
             workers,
             node,
             door,
-            state: State::new(settings.relays.is_on()),
+            state: State::new(settings.relays.is_on(), settings.eager_bytes_max),
             link: values.link,
-            eager_bytes_max: settings.eager_bytes_max,
             has_loans: settings.has_loans,
             has_devices_memory,
             unlent: 0,

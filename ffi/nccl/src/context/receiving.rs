@@ -10,6 +10,7 @@ use super::{Context, did_send, may_send, usable};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, clear_bytes, write_clear};
+use crate::opaque::{Kind, Opaque};
 use crate::places::Key;
 
 /// Memory for one message.
@@ -23,38 +24,31 @@ pub(crate) struct Incoming {
 }
 
 impl Context {
-    /// Posts a receive of `count` messages, which `incoming` describes. Returns `None` if the caller must try again.
+    /// Posts a receive of one message on a comm, and returns the request: [`Opaque::NONE`] if the caller must try again.
     #[inline]
-    pub(crate) fn receive(
-        &mut self,
-        key: Key,
-        count: u8,
-        incoming: impl Fn(usize) -> Result<Incoming, Failure>,
-    ) -> Result<Option<Slot>, Failure> {
-        match count {
-            // Most receives are of one message, and the compiler then removes the loop.
-            1 => self.receive_of(key, 1, incoming),
-            _ => self.receive_several(key, count, incoming),
-        }
+    pub(crate) fn receive(&mut self, comm: Opaque, incoming: Incoming) -> Result<Opaque, Failure> {
+        // The compiler removes the loop.
+        self.receive_of(comm, 1, |_| Ok(incoming))
     }
 
+    /// Posts a receive of `count` messages, which `incoming` describes, as [`Context::receive`] does.
     #[inline(never)]
-    fn receive_several(
+    pub(crate) fn receive_several(
         &mut self,
-        key: Key,
+        comm: Opaque,
         count: u8,
         incoming: impl Fn(usize) -> Result<Incoming, Failure>,
-    ) -> Result<Option<Slot>, Failure> {
-        self.receive_of(key, count, incoming)
+    ) -> Result<Opaque, Failure> {
+        self.receive_of(comm, count, incoming)
     }
 
     #[inline(always)]
     fn receive_of(
         &mut self,
-        key: Key,
+        object: Opaque,
         count: u8,
         incoming: impl Fn(usize) -> Result<Incoming, Failure>,
-    ) -> Result<Option<Slot>, Failure> {
+    ) -> Result<Opaque, Failure> {
         let Self {
             links,
             buffer,
@@ -68,14 +62,15 @@ impl Context {
                 },
             ..
         } = self;
-        let comm = usable(comms, key)?;
+        let comm = usable(comms, object.key())?;
         let Side::Receive(open) = &mut comm.side else {
             return Err(Failure::argument("irecv on a comm that sends"));
         };
-        let (link, Some((slot, entries)), Some(to)) = (comm.link, open.free_slot(), comm.peer) else {
-            return Ok(None);
+        let (link, Some(mut free), Some(to)) = (comm.link, open.free_slot(), comm.peer) else {
+            return Ok(Opaque::NONE);
         };
-        let entries = entries.get_mut(..count.into()).unwrap_or_default();
+        let slot = free.slot;
+        let entries = free.entries().get_mut(..count.into()).unwrap_or_default();
         let mut placed = 0_u8;
         for (index, entry) in entries.iter_mut().enumerate() {
             let one = incoming(index)?;
@@ -120,15 +115,15 @@ impl Context {
             Err(_) => return self.receive_later(),
         }
         did_send(circuits, link, bytes);
-        open.set(slot, (serial, count));
+        free.set((serial, count));
         self.is_dirty = true;
-        Ok(Some((slot, serial)))
+        Ok(object.request(Kind::Receive, (slot, serial)))
     }
 
     /// Polls, which reports the end of the link, if it has ended.
     #[cold]
-    fn receive_later(&mut self) -> Result<Option<Slot>, Failure> {
-        self.poll().map(|()| None)
+    fn receive_later(&mut self) -> Result<Opaque, Failure> {
+        self.poll().map(|()| Opaque::NONE)
     }
 
     /// Tests whether all messages of a receive on the comm at this place have arrived. If so, passes the size of

@@ -9,9 +9,11 @@ use super::relaying::Part;
 use super::state::{Moving, MovingOf, State};
 use super::{Context, Said, push, usable};
 use crate::abi::NcclResult;
+use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::{Frame, HEADER_BYTES, Target, write_eager};
 use crate::log;
+use crate::opaque::{Kind, Opaque};
 use crate::places::Key;
 use crate::settings::TRANSFERS_MAX;
 
@@ -28,14 +30,14 @@ pub(crate) struct Outgoing {
 /// The slot of a request, and its serial number.
 pub(crate) type Slot = (u8, u32);
 
-/// Result of a send.
+/// Result of an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// The link has a copy of the message. There is no request.
-    Copied,
-    /// The request in this slot has not completed yet.
+enum Sent {
+    /// The request is in this slot.
     Moving(Slot),
-    /// The caller must try again.
+    /// The peer has no receive for the bytes, the comm has no free slot, or it is not open yet.
+    NoReceive,
+    /// There is no room now.
     Later,
 }
 
@@ -51,12 +53,21 @@ struct Way {
 }
 
 impl Context {
-    /// Sends bytes. If the peer has announced no receive for them yet, links are polled first.
+    /// Sends bytes on a comm, and returns the request: [`Opaque::NONE`] if the caller must try again. If the peer has announced no receive for
+    /// them yet, links are polled first.
     #[inline]
-    pub(crate) fn send(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
-        match self.send_short(key, outgoing) {
-            Some(sent) => sent.map(|()| Sent::Copied),
-            None => self.send_any(key, outgoing),
+    pub(crate) fn send(&mut self, comm: Opaque, outgoing: Outgoing) -> Result<Opaque, Failure> {
+        let Outgoing {
+            address,
+            bytes,
+            memory,
+            tag,
+        } = outgoing;
+        match self.send_short(comm.key(), outgoing) {
+            Some(Ok(())) => Ok(comm.sent(bytes)),
+            Some(Err(failure)) => Err(failure),
+            // Single values: a structure would be in memory before each send.
+            None => self.send_any(comm, address, bytes, memory, tag),
         }
     }
 
@@ -66,14 +77,7 @@ impl Context {
     fn send_short(&mut self, key: Key, outgoing: Outgoing) -> Option<Result<(), Failure>> {
         let Self {
             links,
-            eager_bytes_max,
-            state:
-                State {
-                    comms,
-                    memories,
-                    circuits,
-                    ..
-                },
+            state: State { comms, memories, .. },
             ..
         } = self;
         let comm = comms.get_mut(key).filter(|comm| comm.stage == Stage::Open)?;
@@ -82,12 +86,10 @@ impl Context {
         };
         let (oldest, memory) = (sends.oldest()?, memories.get(outgoing.memory)?);
         let (link, bytes) = (comm.link, outgoing.bytes);
-        let offset = memory.offset_of(outgoing.address, bytes)?;
-        let fits = bytes <= *eager_bytes_max && u64::try_from(bytes).ok()? <= oldest.of.bytes;
-        let is_of_device = memory.target.is_some() || oldest.is_placed;
-        if !fits || is_of_device || oldest.of.tag != outgoing.tag || !circuits.is_empty() {
+        if !oldest.takes_copy(bytes) || oldest.tag != outgoing.tag {
             return None;
         }
+        let offset = memory.offset_to_copy(outgoing.address, bytes)?;
         let target = oldest.target(to);
         let (taken, message) = links.send_in_place(link, HEADER_BYTES.checked_add(bytes)?).ok()?;
         write_eager(message, &target);
@@ -110,21 +112,44 @@ impl Context {
 
     /// Sends bytes by the method that applies: a copy, parts, or a transfer.
     #[inline(never)]
-    fn send_any(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
-        if let Some(sent) = self.try_send(key, &outgoing)? {
-            return Ok(sent);
+    fn send_any(
+        &mut self,
+        comm: Opaque,
+        address: usize,
+        bytes: usize,
+        memory: Key,
+        tag: i32,
+    ) -> Result<Opaque, Failure> {
+        if bytes > MESSAGE_BYTES_MAX {
+            return Err(Failure::argument(format_args!(
+                "isend: a size from 0 to {MESSAGE_BYTES_MAX} is possible"
+            )));
         }
-        self.poll()?;
-        Ok(self.try_send(key, &outgoing)?.unwrap_or(Sent::Later))
+        let outgoing = Outgoing {
+            address,
+            bytes,
+            memory,
+            tag,
+        };
+        let mut sent = self.try_send(comm.key(), &outgoing)?;
+        if sent == Sent::NoReceive {
+            self.poll()?;
+            sent = self.try_send(comm.key(), &outgoing)?;
+        }
+        Ok(match sent {
+            Sent::Moving(slot) => comm.request(Kind::Send, slot),
+            Sent::NoReceive | Sent::Later => Opaque::NONE,
+        })
     }
 
-    /// Tries to send bytes. Returns `None` if the peer has no receive for them, or the comm has no free slot or is not open yet.
+    /// Tries to send bytes.
     #[inline(never)]
-    fn try_send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Sent>, Failure> {
+    fn try_send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Sent, Failure> {
         let State {
             comms,
             memories,
             serial,
+            eager_bytes_max,
             ..
         } = &mut self.state;
         let bytes = outgoing.bytes;
@@ -137,20 +162,20 @@ impl Context {
         let (Some((at, found)), Some(slot), Some(to)) =
             (sends.find(outgoing.tag), sends.free_slot(), comm.peer)
         else {
-            return Ok(None);
+            return Ok(Sent::NoReceive);
         };
         let is_of_device = place.is_of_device() || found.is_placed;
-        let is_copied = bytes == 0 || bytes <= self.eager_bytes_max && !is_of_device;
+        let is_copied = bytes == 0 || bytes <= *eager_bytes_max && !is_of_device;
         *serial = serial.wrapping_add(1);
         let (link, serial) = (comm.link, *serial);
         let way = Way {
             link,
             comm: key,
             target: found.target(to),
-            room: found.of.bytes,
+            room: found.bytes,
             slot: (slot, serial),
         };
-        let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.of.bytes {
+        let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.bytes {
             self.send_excess(&way, bytes)
         } else if is_copied {
             self.send_copy(&way, (memory, offset, bytes))?
@@ -170,13 +195,13 @@ impl Context {
             self.send_transfer(&way, (memory, offset, bytes))?
         };
         let (Some(state), Some(comm)) = (state, self.state.comms.get_mut(key)) else {
-            return Ok(Some(Sent::Later));
+            return Ok(Sent::Later);
         };
         if let Side::Send(sends) = &mut comm.side {
             sends.take(at);
             sends.set(slot, SendRequest { serial, state });
         }
-        Ok(Some(Sent::Moving(way.slot)))
+        Ok(Sent::Moving(way.slot))
     }
 
     /// Copies a message that [`Context::send_short`] does not take: it has no bytes, has several fragments, goes to a relay, or is for a

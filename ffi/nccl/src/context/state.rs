@@ -154,10 +154,12 @@ pub(super) struct State {
     pub(super) is_owing: bool,
     /// The serial number of the last request.
     pub(super) serial: u32,
+    /// Messages of up to this many bytes are copied.
+    pub(super) eager_bytes_max: usize,
 }
 
 impl State {
-    pub(super) fn new(takes_circuits: bool) -> Self {
+    pub(super) fn new(takes_circuits: bool, eager_bytes_max: usize) -> Self {
         Self {
             circuits: Vec::new(),
             takes_circuits,
@@ -184,6 +186,7 @@ impl State {
             has_new_rails: false,
             is_owing: false,
             serial: 0,
+            eager_bytes_max,
         }
     }
 
@@ -392,7 +395,12 @@ impl State {
             } => match &mut comm.side {
                 // A relay does not carry transfers.
                 _ if placed != 0 && is_circuit => return None,
-                Side::Send(sends) => sends.cleared(request, receives, (count, placed)),
+                Side::Send(sends) => {
+                    // The credit of a relay is counted where messages are sent in parts.
+                    let copied = if is_circuit { 0 } else { self.eager_bytes_max };
+                    let copied = u32::try_from(copied).unwrap_or(u32::MAX);
+                    sends.cleared(request, receives, (count, placed), copied);
+                }
                 Side::Receive(_) => return None,
             },
             _ => return None,
@@ -630,7 +638,7 @@ mod tests {
     #[test]
     fn comms_whose_end_a_peer_does_not_take_leave_room_for_those_of_others() {
         let [hostile, honest] = links();
-        let mut state = State::new(false);
+        let mut state = State::new(false, 0);
         let open = |state: &mut State, link, listener| {
             state.may_wait(link, listener) && state.open(link, listener, Key::NONE).is_some()
         };
