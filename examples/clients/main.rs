@@ -152,14 +152,20 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use clap::CommandFactory as _;
 
     use super::{Answer, Arguments, Simulated};
     use crate::around::Report as _;
     use crate::come::Come;
 
+    /// Held by tests that open descriptors: one of them counts those of the process.
+    static DESCRIPTORS: Mutex<()> = Mutex::new(());
+
     #[test]
     fn clients_come_and_go_and_nothing_is_left_of_them() {
+        let _alone = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
         let mut come = Come::default();
         (come.count, come.drop_every) = (96, 3);
         let all = Simulated { come }.run().unwrap();
@@ -180,6 +186,7 @@ mod tests {
 
     #[test]
     fn the_commands_of_scenarios_are_understood() {
+        let _alone = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
         let (faults, commands) =
             crate::around::scenarios::faults("{examples}/clients", &Arguments::command());
         assert!(faults.is_empty() && commands > 0, "{faults:#?}");
