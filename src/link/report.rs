@@ -68,8 +68,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.gone.counts
     }
 
-    /// Counts of the rails of ended links, and of rails whose port is gone and whose place another port has, for each device of this host
-    /// and address of a peer between which a link has a rail.
+    /// Counts of the rails of ended links, and of rails whose port is gone and whose place another port has. They are kept for each device of
+    /// this host and address of a peer between which a link has a rail.
     pub fn rails_gone(&self) -> impl Iterator<Item = (&str, IpAddr, LinkRailCounts)> {
         let core = &self.core;
         core.gone.rails.iter().filter_map(|(leads, counts)| {

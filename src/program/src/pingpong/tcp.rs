@@ -1,9 +1,10 @@
 //! The TCP part of the exchange: connecting, accepting, sending and receiving, each with a
 //! deadline.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
