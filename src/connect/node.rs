@@ -186,7 +186,7 @@ impl<P: Provider, N: Network> Node<P, N> {
 
     /// Waits until all objects that were closed, dropped or abandoned before this call are destroyed. Returns whether this was done
     /// by the deadline. The call does not wait for connection attempts that are still in progress, nor for the threads of a background
-    /// listener, for which [`Background::stop`](crate::Background::stop) waits.
+    /// listener, for which [`Background::stop`](crate::connect::Background::stop) waits.
     pub fn settle(&self, deadline: Deadline) -> bool {
         let patience = || deadline.remaining(self.network.now());
         // A queue pair that is abandoned while it is made goes to the reaper afterwards, so the reaper is waited for last.
