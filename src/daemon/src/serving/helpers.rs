@@ -5,6 +5,7 @@
 //! There is at most one thread for each user. While a user's thread runs, no other process of the user can attach.
 
 use core::mem;
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use doorbell::interprocess::SharedArena;
+use doorbell::provider::Instant;
+use doorbell::{Deadline, now};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::pending::Pending;
@@ -47,7 +50,8 @@ pub(super) enum Work {
 /// A request that came with memory.
 #[derive(Debug)]
 pub(super) enum Wanted {
-    Attach(AttachRequest),
+    /// With the pidfd of the process.
+    Attach(AttachRequest, Option<OwnedFd>),
     /// A status of at most this many bytes.
     Status(u32),
 }
@@ -55,7 +59,11 @@ pub(super) enum Wanted {
 /// Memory that was adopted or refused, with the request that it came with.
 #[derive(Debug)]
 pub(super) enum Adopted {
-    Attach(AttachRequest, Result<EndpointMemory, AttachRefusal>),
+    Attach(
+        AttachRequest,
+        Option<OwnedFd>,
+        Result<EndpointMemory, AttachRefusal>,
+    ),
     Status(Result<SharedArena, AttachRefusal>),
 }
 
@@ -95,10 +103,10 @@ impl Work {
 impl Wanted {
     fn adopt(self, socket: &PacketSocket) -> Adopted {
         match self {
-            Self::Attach(request) => {
+            Self::Attach(request, process) => {
                 let layout = request.layout;
                 let memory = adopt(socket, layout.descriptors(), |memory| layout.adopt(memory));
-                Adopted::Attach(request, memory)
+                Adopted::Attach(request, process, memory)
             }
             Self::Status(bytes) => Adopted::Status(adopt(socket, 1, |memory| match memory {
                 [memory] if bytes <= STATUS_BYTES_MAX => {
@@ -133,6 +141,8 @@ struct OfUser {
     waiting: VecDeque<Work>,
     /// Number of pieces of work of the user's thread.
     running: usize,
+    /// The time since which the user has had work.
+    since: Option<Instant>,
 }
 
 /// The helper threads, by user.
@@ -167,7 +177,9 @@ impl Helpers {
             drop(work);
             return;
         }
-        self.users.entry(user).or_default().waiting.push_back(work);
+        let of = self.users.entry(user).or_default();
+        of.since.get_or_insert_with(now);
+        of.waiting.push_back(work);
         self.start();
     }
 
@@ -217,6 +229,12 @@ impl Helpers {
     /// Whether work of a user is not done yet.
     pub(super) fn is_busy(&self, user: u32) -> bool {
         self.users.contains_key(&user)
+    }
+
+    /// Whether a user has had work for at least this long.
+    pub(super) fn is_stuck(&self, user: u32, span: Duration) -> bool {
+        let since = self.users.get(&user).and_then(|of| of.since);
+        since.is_some_and(|since| Deadline::after(since, span).has_passed(now()))
     }
 
     /// Whether the limit is reached.
@@ -314,6 +332,8 @@ mod tests {
             helpers.advance();
         }
         assert!(helpers.is_busy(1), "one thread for each");
+        assert!(helpers.is_stuck(1, Duration::ZERO) && !helpers.is_stuck(2, Duration::ZERO));
+        assert!(!helpers.is_stuck(1, Duration::from_secs(600)));
         drop(peer);
         while helpers.is_busy(1) {
             std::thread::yield_now();

@@ -396,7 +396,7 @@ impl Server {
         let pending = self.pending.iter().map(|pending| {
             let user = pending.who.uid;
             if self.helpers.is_busy(user) {
-                within(LOOK_EVERY).min(pending.until)
+                within(LOOK_EVERY)
             } else {
                 self.pace.next(user).unwrap_or(pending.until)
             }
@@ -580,8 +580,10 @@ impl Server {
                     Watch::replaced(pending.who);
                     self.successor = Some(pending.socket);
                 }
-                // The connection waits until the descriptors of its user are closed, at most until its timeout.
-                _ if self.helpers.is_busy(user) && pending.until.has_passed(time) => {
+                // The connection waits for the memory and descriptors of its user, but not for work that does not end.
+                _ if pending.until.has_passed(time)
+                    && self.helpers.is_stuck(user, self.config.attach_within) =>
+                {
                     self.refuse(pending, AttachRefusal::TooLate);
                 }
                 // The connection waits until its user may attach again.

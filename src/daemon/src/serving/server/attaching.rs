@@ -10,7 +10,6 @@ use crate::layout::EndpointMemory;
 use crate::name::Credentials;
 use crate::packet::{AttachRequest, Packet};
 use crate::reason::AttachRefusal;
-use crate::router::ClientId;
 use crate::serving::helpers::{Adopted, Wanted, Work};
 use crate::serving::pending::Pending;
 use crate::serving::shortage::shortage;
@@ -19,11 +18,13 @@ impl Server {
     /// Checks whether a process may attach, and has its memory adopted.
     pub(super) fn ask_to_attach(&mut self, pending: Pending, request: AttachRequest) {
         let user = pending.who.uid;
-        match self.router.admit(pending.who, &request) {
-            Ok(()) => {
+        // The pidfd comes first: after `NoDescriptors` the client sends the same memory again, so it must not be sealed by then.
+        let admitted = self.router.admit(pending.who, &request);
+        match admitted.and_then(|()| process_of(pending.who)) {
+            Ok(process) => {
                 self.pace.attached(user, request.layout.bytes(), now());
                 self.helpers
-                    .give(user, Work::Adopt(pending, Wanted::Attach(request)));
+                    .give(user, Work::Adopt(pending, Wanted::Attach(request, process)));
             }
             Err(refusal) => self.refuse(pending, refusal),
         }
@@ -33,16 +34,24 @@ impl Server {
     pub(super) fn take_adopted(&mut self) {
         while let Some((pending, adopted)) = self.helpers.take_adopted() {
             match adopted {
-                Adopted::Attach(request, Ok(memory)) => self.take_attach(pending, &request, memory),
-                Adopted::Attach(_, Err(refusal)) => self.refuse(pending, refusal),
+                Adopted::Attach(request, process, Ok(memory)) => {
+                    self.take_attach(pending, &request, process, memory);
+                }
+                Adopted::Attach(_, _, Err(refusal)) => self.refuse(pending, refusal),
                 Adopted::Status(memory) => self.take_status(pending, memory),
             }
         }
     }
 
-    fn take_attach(&mut self, pending: Pending, request: &AttachRequest, memory: EndpointMemory) {
-        match self.attach(pending.who, request, memory) {
-            Ok((id, process)) => {
+    fn take_attach(
+        &mut self,
+        pending: Pending,
+        request: &AttachRequest,
+        process: Option<OwnedFd>,
+        memory: EndpointMemory,
+    ) {
+        match self.router.attach(pending.who, request, memory) {
+            Ok(id) => {
                 // All descriptors in the queue are of memfds, and the mappings keep them alive. So closing them does not block.
                 pending.socket.pass();
                 let answer = Packet::Attached {
@@ -65,17 +74,6 @@ impl Server {
             }
             Err(refusal) => self.refuse(pending, refusal),
         }
-    }
-
-    fn attach(
-        &mut self,
-        who: Credentials,
-        request: &AttachRequest,
-        memory: EndpointMemory,
-    ) -> Result<(ClientId, Option<OwnedFd>), AttachRefusal> {
-        let process = process_of(who)?;
-        let id = self.router.attach(who, request, memory)?;
-        Ok((id, process))
     }
 }
 
