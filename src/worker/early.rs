@@ -2,8 +2,9 @@
 //! connection is established, and may send at once. The Worker keeps such completions until the channel is admitted or given up.
 //!
 //! Peers that withhold the end of their handshakes decide how many completions are kept. So polls do not look at them: only the first
-//! poll after an admission does. Each reservation drops those of connections that were given up, and so does the upkeep. No resource that
-//! they hold is given to another connection before that.
+//! poll after an admission does. Each reservation drops those of connections that were given up, and so does the upkeep. No place and no
+//! share of theirs is given to another connection before that. Devices give the numbers of queue pairs in turn, so these do not come again
+//! before that, either.
 
 use std::collections::VecDeque;
 

@@ -306,6 +306,8 @@ impl<P: Provider> Placing<P> {
         let until = self.unused_until.get_or_insert(Deadline::after(now, UNUSED_MAX));
         if until.has_passed(now) {
             (self.out, self.places, self.unused_until) = (Memory::None, None, None);
+            // It may have been set by messages that went in slots while a thread made this memory.
+            self.is_out_wanted = false;
         }
     }
 
