@@ -82,6 +82,7 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
     }
 
     /// Makes the handle of these rails. Returns it if it differs from the previous one.
+    #[inline(never)] // It runs once a refresh, and would be compiled into each poll.
     pub(super) fn refresh(&mut self, advertised: &[AdvertisedRail], instance: InstanceId) -> Option<Handle> {
         let (known, address) = self.way.as_mut()?;
         // Without a rail that reaches the listener the old handle stays: the rail may return with the same address.
