@@ -93,33 +93,21 @@ mod tests {
         };
         let error = channel.check().unwrap_err();
         assert_eq!(error.to_string(), "retry_count is 8: set it from 0 to 7");
-        let shared = SharedReceivesConfig {
-            depth: 0,
-            ..SharedReceivesConfig::default()
-        };
-        let worker = WorkerConfig {
-            shared_receives: Some(shared),
-            ..WorkerConfig::default()
-        };
-        let error = worker.check().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "shared_receives.depth is 0: set it from 1 to 65536"
-        );
-        let shared = SharedReceivesConfig {
-            depth: 4,
-            limit: 5,
-            ..SharedReceivesConfig::default()
-        };
-        let worker = WorkerConfig {
-            shared_receives: Some(shared),
-            ..WorkerConfig::default()
-        };
-        let error = worker.check().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "shared_receives.limit is 5: set it from 0 to 4"
-        );
+        for (depth, limit, said) in [
+            (0, 0, "shared_receives.depth is 0: set it from 1 to 65536"),
+            (4, 5, "shared_receives.limit is 5: set it from 0 to 4"),
+        ] {
+            let shared = SharedReceivesConfig {
+                depth,
+                limit,
+                ..SharedReceivesConfig::default()
+            };
+            let worker = WorkerConfig {
+                shared_receives: Some(shared),
+                ..WorkerConfig::default()
+            };
+            assert_eq!(worker.check().unwrap_err().to_string(), said);
+        }
         let channel = ChannelConfig {
             cell_bytes: (1 << 20) + 1,
             ..ChannelConfig::default()

@@ -254,14 +254,7 @@ fn ended_at_any_moment_it_leaves_nothing_and_keeps_its_word() {
 #[test]
 fn what_was_asked_for_or_granted_is_taken_back_when_the_peer_goes() {
     for is_granted in [false, true] {
-        let mut hub = Hub::new(&HandshakeLimits::default());
-        hub.accepts = false;
-        let mut guest = Guest::new(&hub, 1);
-        let mut connecting = guest.begin(&hub);
-        for _ in 0..8 {
-            hub.run(LATENCY);
-            assert!(guest.poll(&mut connecting).is_none());
-        }
+        let (mut hub, guest, connecting) = Hub::with_guest_that_waits();
         if is_granted {
             let none = hub.acceptances.as_mut().unwrap().poll_accept(&mut hub.worker);
             assert!(matches!(none, Ok(None)), "{none:?}");

@@ -622,6 +622,7 @@ fn sleep(socket: &PacketSocket, deadline: Deadline) -> Result<bool, ClientError>
 mod tests {
     use core::sync::atomic::{AtomicBool, Ordering};
     use core::time::Duration;
+    use std::path::Path;
 
     use doorbell::within;
 
@@ -631,31 +632,41 @@ mod tests {
     use crate::serving::socket::{PacketSocket, listen};
     use crate::tests::world::request;
 
-    #[test]
-    fn a_refusal_that_lasts_until_the_deadline_is_the_reason() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
-        let listening = listen(&path, 0o600).unwrap();
+    /// Attaches at a listener that refuses each attempt, by the next of these reasons. Returns the error, and whether each refusal was sent.
+    fn refused(
+        path: &Path,
+        within_s: u64,
+        mut answers: impl Iterator<Item = AttachRefusal> + Send,
+    ) -> (String, bool) {
+        let listening = listen(path, 0o600).unwrap();
         let is_over = AtomicBool::new(false);
-        let error = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut held = Vec::new();
+        std::thread::scope(|scope| {
+            let listener = scope.spawn(|| {
+                let (mut held, mut all_sent) = (Vec::new(), true);
                 while !is_over.load(Ordering::Relaxed) {
                     if let Some(socket) = PacketSocket::accept(&listening.listener).unwrap() {
-                        let refusal = Packet::Refused(AttachRefusal::TooManyPending);
-                        // At its deadline the client leaves.
-                        let _ = socket.send(&refusal, &[]);
+                        let sent = socket.send(&Packet::Refused(answers.next().unwrap()), &[]);
+                        all_sent &= matches!(sent, Ok(true));
                         held.push(socket);
                     }
                     std::thread::sleep(Duration::from_millis(1));
                 }
+                all_sent
             });
-            let attached = Client::attach(&path, &request(1, 0), within(Duration::from_secs(2)));
+            let attached = Client::attach(path, &request(1, 0), within(Duration::from_secs(within_s)));
             is_over.store(true, Ordering::Relaxed);
-            attached.unwrap_err()
-        });
-        let refused = ClientError::Refused(AttachRefusal::TooManyPending);
-        assert_eq!(error.to_string(), refused.to_string());
+            (attached.unwrap_err().to_string(), listener.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn a_refusal_that_lasts_until_the_deadline_is_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let refusal = AttachRefusal::TooManyPending;
+        let path = folder.path().join("socket");
+        // The client leaves at its deadline, perhaps before it is sent a refusal.
+        let (error, _) = refused(&path, 2, core::iter::repeat(refusal));
+        assert_eq!(error, ClientError::Refused(refusal).to_string());
     }
 
     #[test]
@@ -668,27 +679,9 @@ mod tests {
             AttachRefusal::NoMemory,
         ] {
             let path = folder.path().join(format!("{for_now:?}"));
-            let listening = listen(&path, 0o600).unwrap();
-            let is_over = AtomicBool::new(false);
-            let error = std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    let mut answers = [for_now, AttachRefusal::Packet].into_iter();
-                    let mut held = Vec::new();
-                    while !is_over.load(Ordering::Relaxed) {
-                        if let Some(socket) = PacketSocket::accept(&listening.listener).unwrap() {
-                            let refusal = Packet::Refused(answers.next().unwrap());
-                            assert!(socket.send(&refusal, &[]).unwrap());
-                            held.push(socket);
-                        }
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                });
-                let attached = Client::attach(&path, &request(1, 0), within(Duration::from_secs(60)));
-                is_over.store(true, Ordering::Relaxed);
-                attached.unwrap_err()
-            });
-            let refused = ClientError::Refused(AttachRefusal::Packet);
-            assert_eq!(error.to_string(), refused.to_string(), "{for_now:?}");
+            let refused = refused(&path, 60, [for_now, AttachRefusal::Packet].into_iter());
+            let last = ClientError::Refused(AttachRefusal::Packet).to_string();
+            assert_eq!(refused, (last, true), "{for_now:?}");
         }
     }
 

@@ -135,6 +135,19 @@ impl Hub {
         self.fabric.run_until(next.min(until));
     }
 
+    /// A hub that accepts nobody, and a guest that waits for its place.
+    pub(crate) fn with_guest_that_waits() -> (Self, Guest, Connecting<Host, Host>) {
+        let mut hub = Self::new(&HandshakeLimits::default());
+        hub.accepts = false;
+        let mut guest = Guest::new(&hub, 1);
+        let mut connecting = guest.begin(&hub);
+        for _ in 0..8 {
+            hub.run(LATENCY);
+            assert!(guest.poll(&mut connecting).is_none());
+        }
+        (hub, guest, connecting)
+    }
+
     pub(crate) fn run(&mut self, span: Duration) {
         let until = self.fabric.now().after(span);
         while self.fabric.now() < until {

@@ -11,7 +11,7 @@ use doorbell::{ChannelConfig, ConnectError, Connection, Listener, Node, Worker, 
 use doorbell_sim::{Fabric, Host, LinkConfig, Stream};
 
 use crate::fabric::{node, port};
-use crate::handshakes::hub::{Guest, Hub, LATENCY, PORT, WHOLE, rejection};
+use crate::handshakes::hub::{Hub, LATENCY, PORT, WHOLE, rejection};
 
 const TICK: Duration = Duration::from_millis(10);
 
@@ -246,14 +246,7 @@ fn the_workers_of_each_device_take_turns() {
 /// Without threads that wake each other, the handshakes look again by themselves for a place that a Worker grants.
 #[test]
 fn a_wait_is_short_while_a_worker_may_grant_a_place() {
-    let mut hub = Hub::new(&HandshakeLimits::default());
-    hub.accepts = false;
-    let mut guest = Guest::new(&hub, 1);
-    let mut connecting = guest.begin(&hub);
-    for _ in 0..8 {
-        hub.run(LATENCY);
-        assert!(guest.poll(&mut connecting).is_none());
-    }
+    let (mut hub, mut guest, mut connecting) = Hub::with_guest_that_waits();
     let granted = hub.acceptances.as_mut().unwrap().poll_accept(&mut hub.worker);
     assert!(matches!(granted, Ok(None)), "{granted:?}");
     let (began, deadline) = (hub.fabric.now(), hub.node.within(WHOLE));
@@ -272,14 +265,7 @@ fn a_wait_is_short_while_a_worker_may_grant_a_place() {
 
 #[test]
 fn a_worker_that_is_gone_is_no_fault_of_the_peers_settings() {
-    let mut hub = Hub::new(&HandshakeLimits::default());
-    hub.accepts = false;
-    let mut guest = Guest::new(&hub, 1);
-    let mut connecting = guest.begin(&hub);
-    for _ in 0..8 {
-        hub.run(LATENCY);
-        assert!(guest.poll(&mut connecting).is_none());
-    }
+    let (mut hub, mut guest, mut connecting) = Hub::with_guest_that_waits();
     let granted = hub.acceptances.as_mut().unwrap().poll_accept(&mut hub.worker);
     assert!(matches!(granted, Ok(None)), "{granted:?}");
     let another = hub.node.workers(&WorkerConfig::default()).unwrap().remove(0);
@@ -298,14 +284,7 @@ fn a_worker_that_is_gone_is_no_fault_of_the_peers_settings() {
 /// The Worker's side ends while a peer waits for its place: the peer does not wait for a deadline.
 #[test]
 fn a_peer_that_waits_for_a_place_is_rejected_at_once_if_nobody_accepts_any_more() {
-    let mut hub = Hub::new(&HandshakeLimits::default());
-    hub.accepts = false;
-    let mut guest = Guest::new(&hub, 1);
-    let mut connecting = guest.begin(&hub);
-    for _ in 0..8 {
-        hub.run(LATENCY);
-        assert!(guest.poll(&mut connecting).is_none());
-    }
+    let (mut hub, mut guest, mut connecting) = Hub::with_guest_that_waits();
     assert!(hub.counts().begun == 1 && hub.counts().failed == 0);
     drop(hub.acceptances.take());
     let outcome = (0..4).find_map(|_| {
