@@ -51,7 +51,9 @@ mod unlinked;
 mod ways;
 
 pub use config::{MeshConfig, MeshError, MeshSendError};
-pub use doorbell_core::collective::{Collective, CollectiveError, CollectiveHeader, Data, block_bytes};
+pub use doorbell_core::collective::{
+    Collective, CollectiveError, CollectiveHeader, CollectiveMisuse, Data, block_bytes,
+};
 pub use doorbell_core::rank::{RANKS_MAX, Rank, Ranks};
 pub use doorbell_core::route::{Map, Routes};
 pub use event::{MeshCounts, MeshEvent};

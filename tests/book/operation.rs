@@ -2,7 +2,9 @@
 
 use std::ffi::OsString;
 
-use doorbell::mesh::{Collective, CollectiveError, CollectiveHeader, GroupError, MeshSendError, Rank, Ranks};
+use doorbell::mesh::{
+    Collective, CollectiveError, CollectiveHeader, CollectiveMisuse, GroupError, MeshSendError, Rank, Ranks,
+};
 use doorbell_core::collective::{COLLECTIVE_HEADER_BYTES, GroupId};
 use doorbell_operation::Settings;
 
@@ -57,7 +59,10 @@ fn errors_of_collectives() {
     let lost = MeshSendError::Restarted(peer);
     let printed = [
         GroupError::Missing(Ranks::from_bits(0b1010)),
-        GroupError::Collective(CollectiveError::Misuse),
+        GroupError::Collective(CollectiveError::Misuse(CollectiveMisuse::PartOfElement {
+            bytes: 10,
+            element_bytes: 4,
+        })),
         GroupError::Collective(CollectiveError::Wire { peer, error }),
         GroupError::Collective(CollectiveError::Mismatch {
             peer,

@@ -11,12 +11,14 @@
 //! This module knows neither the transport of the messages nor the operation that combines elements.
 
 mod header;
+mod misuse;
 mod progress;
 mod schedule;
 
 use core::ops::Range;
 
 pub use header::{COLLECTIVE_HEADER_BYTES, CollectiveHeader, GroupId};
+pub use misuse::CollectiveMisuse;
 pub use progress::{CollectiveError, Data, Exchange, Progress};
 pub use schedule::{Collective, Schedule, Step, Transfer};
 

@@ -7,7 +7,7 @@ use crate::unwinding::OnUnwind;
 use crate::wire::WireError;
 
 use super::schedule::{Collective, Schedule, Step, Transfer};
-use super::{CollectiveHeader, GroupId, block_bytes};
+use super::{CollectiveHeader, CollectiveMisuse, GroupId, block_bytes};
 
 /// A transport of messages in order between this rank and each other rank.
 pub trait Exchange {
@@ -46,10 +46,8 @@ pub struct Data<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CollectiveError<E> {
-    /// Caller misuse: a rank that a group of this size does not have, or data that is not a whole number of elements or is
-    /// over 4 GiB. Also an input of another length than the output, a missing or an unneeded input, or messages too short
-    /// for an element. For [`Collective::AllToAll`], blocks of different lengths are misuse, too.
-    Misuse,
+    /// Caller misuse: an argument that does not fit a collective, or data of another length than at its beginning.
+    Misuse(CollectiveMisuse),
     /// A rank sent a message that does not belong to a collective.
     Wire {
         /// The rank that sent it.
@@ -76,7 +74,7 @@ pub enum CollectiveError<E> {
 impl<E: fmt::Display> fmt::Display for CollectiveError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Misuse => f.write_str("the data, the rank or the messages do not fit a collective"),
+            Self::Misuse(misuse) => misuse.fmt(f),
             Self::Wire { peer, error } => write!(f, "rank {peer} sent no message of a collective: {error}"),
             Self::Mismatch {
                 peer,
@@ -174,22 +172,10 @@ impl Progress {
         (rank, ranks): (Rank, u8),
         data: &mut Data<'_>,
     ) -> Result<Self, CollectiveError<E>> {
-        let misuse = CollectiveError::Misuse;
-        let schedule = Schedule::new(collective, rank, ranks).ok_or(misuse)?;
+        check(collective, rank, ranks, data).map_err(CollectiveError::Misuse)?;
+        let unknown = CollectiveMisuse::Rank { rank, ranks };
+        let schedule = Schedule::new(collective, rank, ranks).ok_or(CollectiveError::Misuse(unknown))?;
         let data_bytes = data.output.len();
-        let is_whole = data_bytes.checked_rem(data.element_bytes) == Some(0);
-        let is_short = u32::try_from(data_bytes).is_ok();
-        let is_alike = data.input.is_none_or(|input| input.len() == data_bytes);
-        let needs_input = collective == Collective::AllToAll;
-        // The block for a rank takes the place of the block from that rank, so all need the same length.
-        let elements = data_bytes.checked_div(data.element_bytes).unwrap_or(0);
-        let is_even = elements.checked_rem(ranks.into()) == Some(0);
-        if !is_whole || !is_short || !is_alike || data.input.is_some() != needs_input {
-            return Err(CollectiveError::Misuse);
-        }
-        if needs_input && !is_even {
-            return Err(CollectiveError::Misuse);
-        }
         if let Some(input) = data.input {
             let own = rank.number()..rank.number().saturating_add(1);
             let place = block_bytes(own, ranks, data_bytes, data.element_bytes);
@@ -225,10 +211,18 @@ impl Progress {
         data: &mut Data<'_>,
         mut combine: impl FnMut(&mut [u8], &[u8]),
     ) -> Result<bool, CollectiveError<X::Error>> {
-        if data.output.len() != self.data_bytes
-            || data.input.is_some_and(|input| input.len() != self.data_bytes)
+        check_input(self.collective, data).map_err(CollectiveError::Misuse)?;
+        for bytes in [Some(data.output.len()), data.input.map(<[u8]>::len)]
+            .into_iter()
+            .flatten()
         {
-            return Err(CollectiveError::Misuse);
+            if bytes != self.data_bytes {
+                let begun = self.data_bytes;
+                return Err(CollectiveError::Misuse(CollectiveMisuse::OtherLength {
+                    bytes,
+                    begun,
+                }));
+            }
         }
         if self.is_interrupted {
             return Err(CollectiveError::Interrupted);
@@ -266,12 +260,16 @@ impl Progress {
         };
         let place = self.place(&transfer);
         let source = data.input.unwrap_or(data.output).get(place).unwrap_or_default();
-        let payload_max = self.payload_bytes_max(exchange.message_bytes_max());
+        let message_bytes = exchange.message_bytes_max();
+        let payload_max = self.payload_bytes_max(message_bytes);
         while !self.sent.is_done {
             let rest = source.get(self.sent.bytes..).unwrap_or_default();
             let payload = rest.get(..payload_max).unwrap_or(rest);
             if payload.is_empty() && !rest.is_empty() {
-                return Err(CollectiveError::Misuse);
+                return Err(CollectiveError::Misuse(CollectiveMisuse::LongElement {
+                    element_bytes: self.element_bytes,
+                    message_bytes,
+                }));
             }
             let header = self.header(step, self.sent.bytes, source.len());
             let went = exchange
@@ -365,5 +363,42 @@ impl Progress {
         // At most the length of the data, which `begin` checked.
         let short = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
         CollectiveHeader::new(self.collective, self.operation, step, short(offset), short(bytes))
+    }
+}
+
+/// Checks the rank, the root and the data of a collective that begins.
+fn check(collective: Collective, rank: Rank, ranks: u8, data: &Data<'_>) -> Result<(), CollectiveMisuse> {
+    let root = match collective {
+        Collective::Broadcast(root) => root,
+        _ => rank,
+    };
+    if let Some(rank) = [rank, root].into_iter().find(|rank| rank.number() >= ranks) {
+        return Err(CollectiveMisuse::Rank { rank, ranks });
+    }
+    let (bytes, element_bytes) = (data.output.len(), data.element_bytes);
+    if bytes.checked_rem(element_bytes) != Some(0) {
+        return Err(CollectiveMisuse::PartOfElement { bytes, element_bytes });
+    }
+    if u32::try_from(bytes).is_err() {
+        return Err(CollectiveMisuse::TooLong { bytes });
+    }
+    check_input(collective, data)?;
+    if let Some(input) = data.input.map(<[u8]>::len).filter(|input| *input != bytes) {
+        return Err(CollectiveMisuse::InputLength { input, output: bytes });
+    }
+    // The block for a rank takes the place of the block from that rank, so all need the same length.
+    let elements = bytes.checked_div(element_bytes).unwrap_or(0);
+    if collective == Collective::AllToAll && elements.checked_rem(ranks.into()) != Some(0) {
+        return Err(CollectiveMisuse::UnevenBlocks { elements, ranks });
+    }
+    Ok(())
+}
+
+/// Checks whether there is an input exactly if the collective needs one.
+fn check_input(collective: Collective, data: &Data<'_>) -> Result<(), CollectiveMisuse> {
+    match (data.input, collective) {
+        (None, Collective::AllToAll) => Err(CollectiveMisuse::NoInput),
+        (Some(_), Collective::AllToAll) | (None, _) => Ok(()),
+        (Some(_), _) => Err(CollectiveMisuse::UnneededInput),
     }
 }

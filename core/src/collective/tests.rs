@@ -1,12 +1,15 @@
+use std::borrow::ToOwned as _;
 use std::collections::VecDeque;
+use std::format;
+use std::string::{String, ToString as _};
 use std::vec;
 use std::vec::Vec;
 
 use proptest::prelude::*;
 
 use super::{
-    COLLECTIVE_HEADER_BYTES, Collective, CollectiveError, CollectiveHeader, Data, Exchange, GroupId,
-    Progress, block_bytes,
+    COLLECTIVE_HEADER_BYTES, Collective, CollectiveError, CollectiveHeader, CollectiveMisuse, Data, Exchange,
+    GroupId, Progress, block_bytes,
 };
 use crate::rank::Rank;
 
@@ -280,7 +283,8 @@ fn a_later_group_is_greater_whoever_counts() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn misuse_names_the_argument() {
+    use Collective::{AllReduce, AllToAll, Broadcast};
     let begin = |collective, at: (u8, u8), input: Option<&[u8]>, bytes: usize, element_bytes| {
         let mut output = vec![0_u8; bytes];
         let mut data = Data {
@@ -288,35 +292,63 @@ fn what_makes_no_sense_is_refused() {
             output: &mut output,
             element_bytes,
         };
-        Progress::begin::<()>(collective, (group(), 0), (rank(at.0), at.1), &mut data).is_ok()
+        let begun = Progress::begin::<&str>(collective, (group(), 0), (rank(at.0), at.1), &mut data);
+        begun.map(drop).map_err(|error| error.to_string())
     };
-    assert!(begin(Collective::AllReduce, (1, 2), None, 8, 4));
-    assert!(!begin(Collective::AllReduce, (2, 2), None, 8, 4), "no such rank");
-    assert!(
-        !begin(Collective::Broadcast(rank(2)), (1, 2), None, 8, 4),
-        "no such root"
-    );
-    assert!(
-        !begin(Collective::AllReduce, (1, 2), None, 7, 4),
-        "half an element"
-    );
-    assert!(
-        !begin(Collective::AllReduce, (1, 2), None, 8, 0),
-        "elements of nothing"
-    );
-    assert!(
-        !begin(Collective::AllReduce, (1, 2), Some(&[0; 8]), 8, 4),
-        "an input that nobody reads"
-    );
-    assert!(!begin(Collective::AllToAll, (1, 2), None, 8, 4), "no input");
-    assert!(
-        !begin(Collective::AllToAll, (1, 2), Some(&[0; 4]), 8, 4),
-        "another length"
-    );
-    for (bytes, is_even) in [(0, true), (4, false), (8, true), (12, false)] {
-        let begun = begin(Collective::AllToAll, (1, 2), Some(&vec![0; bytes]), bytes, 4);
-        assert_eq!(begun, is_even, "{bytes} bytes for two ranks");
+    assert_eq!(begin(AllReduce, (1, 2), None, 8, 4), Ok(()));
+    let refused = |begun: Result<(), String>, text: &str| assert_eq!(begun, Err(text.to_owned()));
+    let no_rank = "the group has ranks 0 to 1, and no rank 2";
+    refused(begin(AllReduce, (2, 2), None, 8, 4), no_rank);
+    refused(begin(Broadcast(rank(2)), (1, 2), None, 8, 4), no_rank);
+    let too_large = "a group of 65 ranks is too large: the maximum is 64";
+    refused(begin(AllReduce, (1, 65), None, 8, 4), too_large);
+    let half = "an output of 7 bytes is not a whole number of elements of 4 bytes";
+    refused(begin(AllReduce, (1, 2), None, 7, 4), half);
+    let empty = "an output of 8 bytes is not a whole number of elements of 0 bytes";
+    refused(begin(AllReduce, (1, 2), None, 8, 0), empty);
+    let unneeded = "only AllToAll takes an input: set Data::input to None";
+    refused(begin(AllReduce, (1, 2), Some(&[0; 8]), 8, 4), unneeded);
+    let missing = "AllToAll has no input: set Data::input, with the length of the output";
+    refused(begin(AllToAll, (1, 2), None, 8, 4), missing);
+    let lengths = "the input has 4 bytes and the output 8: AllToAll needs equal lengths";
+    refused(begin(AllToAll, (1, 2), Some(&[0; 4]), 8, 4), lengths);
+    let uneven = |elements| {
+        Err(format!(
+            "{elements} elements give no equal blocks for 2 ranks: AllToAll needs a multiple of 2"
+        ))
+    };
+    for (bytes, expected) in [(0, Ok(())), (4, uneven(1)), (8, Ok(())), (12, uneven(3))] {
+        let begun = begin(AllToAll, (1, 2), Some(&vec![0; bytes]), bytes, 4);
+        assert_eq!(begun, expected, "{bytes} bytes for two ranks");
     }
+}
+
+#[test]
+fn other_data_than_at_the_beginning_is_refused() {
+    let mut wire = Wire::new(2, 4, 64);
+    let mut output = [0_u8; 8];
+    let mut data = Data {
+        input: Some(&[1; 8]),
+        output: &mut output,
+        element_bytes: 4,
+    };
+    let operation = (group(), 0);
+    let mut progress =
+        Progress::begin::<()>(Collective::AllToAll, operation, (rank(0), 2), &mut data).unwrap();
+    let mut poll = |input: Option<&[u8]>, output: &mut [u8]| {
+        let mut data = Data {
+            input,
+            output,
+            element_bytes: 4,
+        };
+        progress.poll(&mut At(&mut wire, 0), &mut data, |_, _| {})
+    };
+    let misuse = |misuse| Err(CollectiveError::Misuse(misuse));
+    let shorter = CollectiveMisuse::OtherLength { bytes: 4, begun: 8 };
+    assert_eq!(poll(Some(&[1; 8]), &mut [0; 4]), misuse(shorter));
+    assert_eq!(poll(Some(&[1; 4]), &mut [0; 8]), misuse(shorter));
+    assert_eq!(poll(None, &mut [0; 8]), misuse(CollectiveMisuse::NoInput));
+    assert_eq!(poll(Some(&[1; 8]), &mut [0; 8]), Ok(false));
 }
 
 #[test]
@@ -331,5 +363,9 @@ fn messages_that_hold_no_element_are_refused() {
     let mut progress =
         Progress::begin::<()>(Collective::AllReduce, (group(), 0), (rank(0), 2), &mut data).unwrap();
     let polled = progress.poll(&mut At(&mut wire, 0), &mut data, |_, _| {});
-    assert_eq!(polled, Err(CollectiveError::Misuse));
+    let misuse = CollectiveMisuse::LongElement {
+        element_bytes: 4,
+        message_bytes: COLLECTIVE_HEADER_BYTES + 3,
+    };
+    assert_eq!(polled, Err(CollectiveError::Misuse(misuse)));
 }
