@@ -127,6 +127,9 @@ impl<P: Provider> Worker<P> {
     /// The call does not block; another thread destroys the queue pair. Requests that are not done at the deadline are flushed,
     /// and each is reported with its error.
     ///
+    /// The channel still takes requests until the peer is notified, and the notice follows them, so stop sending first. After the
+    /// notice, messages are refused by [`SendErrorKind::WouldBlock`](crate::SendErrorKind::WouldBlock) until the channel is gone.
+    ///
     /// After the posted requests the peer is notified, and gets [`Event::PeerClosed`]. If there is no credit for the notice, the
     /// closing waits up to 20 ms for one. After that the notice is written into the peer's credit word, and the peer finds it
     /// when its next request or announcement fails.

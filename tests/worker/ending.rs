@@ -170,6 +170,39 @@ fn a_worker_that_is_dropped_says_farewell_behind_what_was_sent() {
 }
 
 #[test]
+fn messages_of_a_closing_channel_arrive_before_its_notice_or_are_refused() {
+    let (mut a, mut b) = pair();
+    let (id, long) = (b.id(), b.worker().within(LONG));
+    b.worker().begin_close(id, long).unwrap();
+    let soon = std::time::Instant::now() + crate::fabric::SOON;
+    let (mut own, mut told) = (EventCounts::default(), EventCounts::default());
+    let mut sent = 0;
+    while told.closed.is_empty() {
+        assert!(std::time::Instant::now() < soon, "{told:?}");
+        if let Some(channel) = b.worker().channel(id).filter(|_| sent < 8) {
+            match channel.post_inline(Operation::Send, b"late") {
+                Ok(_) => sent += 1,
+                Err(reason) => assert_eq!(reason, SendErrorKind::WouldBlock),
+            }
+        }
+        poll(b.worker(), &mut own);
+        poll(a.worker(), &mut told);
+    }
+    assert_eq!((told.received, &told.closed[..]), (sent, &[true][..]));
+    if let Some(channel) = b.worker().channel(id) {
+        let later = channel.post_inline(Operation::Send, b"later");
+        assert_eq!(later, Err(SendErrorKind::WouldBlock));
+    }
+    let mut events = EventCounts::default();
+    until_gone(&mut b, &mut events);
+    assert_eq!(
+        (events.failed.len(), events.requests_failed),
+        (0, 0),
+        "{events:?}"
+    );
+}
+
+#[test]
 fn both_may_close_at_once() {
     for polls_first in [false, true] {
         let (mut a, mut b) = pair();
