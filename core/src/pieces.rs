@@ -14,7 +14,8 @@ pub const PIECE_BYTES_MAX: u32 = 1 << 24;
 /// The maximum number of pieces on their way, counted from the first piece that the taker lacks.
 pub const TRANSFER_WINDOW: u32 = 512;
 
-/// Identifies a transfer of a session. An id is never reused.
+/// Identifies a transfer of a session. One side uses even numbers, and the other odd ones. An id is used again after 2^31 further
+/// transfers of its side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransferId(pub u32);
 

@@ -30,7 +30,8 @@ const PIECE_BYTES_TAKEN: u32 = 1 << 20;
 /// Maximum number of answers about transfers that do not exist. Beyond it the oldest is dropped, and the peer asks again.
 const ANSWERS_MAX: usize = 64;
 
-/// Maximum number of ended transfers that are kept only until the peer answers their end. Beyond it the oldest are dropped.
+/// Maximum number of ended transfers that are kept only until the peer answers their end, in addition to the open transfers of both
+/// sides. Beyond it the oldest are dropped. An honest peer answers, so it never causes so many.
 const UNANSWERED_MAX: usize = 64;
 
 /// Maximum number of ends that cannot be posted since the peer posts too few receives, in addition to the open transfers of both sides. An
@@ -154,10 +155,15 @@ impl<P: Provider> Transfers<P> {
         u32::try_from(open).unwrap_or(u32::MAX)
     }
 
+    /// This many, in addition to the open transfers of both sides.
+    const fn most(&self, further: usize) -> usize {
+        let open_max = (self.config.transfers_max as usize).saturating_mul(2);
+        further.saturating_add(open_max)
+    }
+
     /// Whether too many ended transfers are kept only because their end could not be posted.
     pub(in super::super) fn owes_too_many(&self) -> bool {
-        let open_max = (self.config.transfers_max as usize).saturating_mul(2);
-        let most = UNSAID_MAX.saturating_add(open_max);
+        let most = self.most(UNSAID_MAX);
         let machines = self.entries.iter().map(|entry| &entry.machine);
         let is_unsaid = |machine: &&Transfer<_>| machine.is_reported() && machine.owes_end();
         self.entries.len() > most && machines.filter(is_unsaid).count() > most
@@ -198,12 +204,7 @@ impl<P: Provider> Transfers<P> {
             Pieces::new(bytes, self.config.piece_bytes()).ok_or(TransferRefusal::Length { bytes })?;
         let place = (region, offset, options.loan);
         let memory = memory_for(role, pieces, place, &self.loans, (makers, whom))?;
-        let transfer = TransferId(self.next);
-        // The numbers are used up after 2^31 transfers.
-        self.next = self
-            .next
-            .checked_add(2)
-            .ok_or(TransferRefusal::Full { transfers_max })?;
+        let transfer = self.take_number();
         let open = Open {
             epoch: Epoch::NONE,
             transfer,
@@ -221,6 +222,17 @@ impl<P: Provider> Transfers<P> {
         self.entries.push(entry);
         self.totals.note_begun();
         Ok(transfer)
+    }
+
+    /// The number of a transfer that this side begins. The numbers start again after 2^31 transfers.
+    fn take_number(&mut self) -> TransferId {
+        loop {
+            let number = TransferId(self.next);
+            self.next = self.next.wrapping_add(2);
+            if self.find(number).is_none() {
+                return number;
+            }
+        }
     }
 
     /// Joins a transfer that the peer offered.
@@ -496,7 +508,7 @@ impl<P: Provider> Transfers<P> {
             .iter()
             .filter(|entry| entry.machine.is_reported())
             .count();
-        let mut too_many = unanswered.saturating_sub(UNANSWERED_MAX);
+        let mut too_many = unanswered.saturating_sub(self.most(UNANSWERED_MAX));
         self.entries.retain_mut(|entry| {
             if too_many > 0 && entry.machine.is_reported() && !entry.machine.owes_end() {
                 too_many = too_many.saturating_sub(1);
@@ -611,20 +623,69 @@ mod tests {
     #[test]
     fn a_giver_that_waits_only_for_the_answer_to_its_end_counts_no_more() {
         let (now, on) = (Instant::from_ns(0), (0, Epoch::from_wire(1)));
+        giving(TransferConfig::default(), |transfers, begin| {
+            let transfer = begin(transfers);
+            let open = transfers.word_for(0, on, 0).unwrap();
+            transfers.entries[0].machine.said(&open, on);
+            assert!(transfers.entries[0].is_giving());
+            transfers.cancel(transfer, now).unwrap();
+            transfers.report(now, |_, _| {});
+            assert!(!transfers.entries[0].is_giving());
+        });
+    }
+
+    /// Transfers of a node, a region of it, and what it takes to begin one.
+    fn giving<R>(
+        config: TransferConfig,
+        each: impl FnOnce(&mut Transfers<Host>, &mut dyn FnMut(&mut Transfers<Host>) -> TransferId) -> R,
+    ) -> R {
         let [host] = Fabric::new().hosts().unwrap();
         let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
         let workers = node.workers(&WorkerConfig::default()).unwrap();
         let region = node.region(&workers, 4096, &PlacementConfig::default()).unwrap();
-        let mut transfers = Transfers::<Host>::new(TransferConfig::default(), Role::Initiator);
-        let (by, options) = ((now, node.makers(), Whom::All), TransferOptions::default());
-        let giver = (TransferRole::Giver, 1);
-        let transfer = transfers.begin(giver, (&region, 0), &options, by).unwrap();
-        let open = transfers.word_for(0, on, 0).unwrap();
-        transfers.entries[0].machine.said(&open, on);
-        assert!(transfers.entries[0].is_giving());
-        transfers.cancel(transfer, now).unwrap();
-        transfers.report(now, |_, _| {});
-        assert!(!transfers.entries[0].is_giving());
+        let mut begin = |transfers: &mut Transfers<Host>| {
+            let by = (Instant::from_ns(0), node.makers(), Whom::All);
+            let options = TransferOptions::default();
+            transfers
+                .begin((TransferRole::Giver, 1), (&region, 0), &options, by)
+                .unwrap()
+        };
+        each(&mut Transfers::new(config, Role::Responder), &mut begin)
+    }
+
+    #[test]
+    fn numbers_start_again_and_no_open_transfer_has_its_number_twice() {
+        giving(TransferConfig::default(), |transfers, begin| {
+            assert_eq!(begin(transfers), TransferId(1));
+            transfers.next = u32::MAX;
+            assert_eq!(begin(transfers), TransferId(u32::MAX));
+            assert_eq!(begin(transfers), TransferId(3));
+        });
+    }
+
+    #[test]
+    fn as_many_ends_as_transfers_may_be_open_wait_for_their_answers() {
+        let (now, on) = (Instant::from_ns(0), (0, Epoch::from_wire(1)));
+        let config = TransferConfig {
+            transfers_max: 256,
+            ..TransferConfig::default()
+        };
+        giving(config, |transfers, begin| {
+            for place in 0..200 {
+                let transfer = begin(transfers);
+                let open = transfers.word_for(place, on, 0).unwrap();
+                transfers.entries[place].machine.said(&open, on);
+                transfers.cancel(transfer, now).unwrap();
+                let end = transfers.word_for(place, on, 0).unwrap();
+                transfers.entries[place].machine.said(&end, on);
+            }
+            transfers.report(now, |_, _| {});
+            assert_eq!(
+                transfers.entries.len(),
+                200,
+                "each is sent again if its rail is lost"
+            );
+        });
     }
 
     /// The way in which a transfer ends whose end cannot be posted, since the peer posts no receives.
@@ -643,51 +704,45 @@ mod tests {
         let (now, epoch) = (Instant::from_ns(0), Epoch::from_wire(1));
         let config = TransferConfig::default();
         let most = UNSAID_MAX + 2 * config.transfers_max as usize;
-        let [host] = Fabric::new().hosts().unwrap();
-        let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
-        let workers = node.workers(&WorkerConfig::default()).unwrap();
-        let region = node.region(&workers, 4096, &PlacementConfig::default()).unwrap();
-        let mut transfers = Transfers::<Host>::new(config, Role::Responder);
-        for count in 0..4 * UNSAID_MAX {
-            let transfer = match how {
-                InVain::Ours => {
-                    let by = (now, node.makers(), Whom::All);
-                    let options = TransferOptions::default();
-                    let giver = (TransferRole::Giver, 1);
-                    let transfer = transfers.begin(giver, (&region, 0), &options, by).unwrap();
-                    let (place, on) = (transfers.entries.len() - 1, (0, epoch));
-                    let open = transfers.word_for(place, on, 0).unwrap();
-                    transfers.entries[place].machine.said(&open, on);
-                    transfer
-                }
-                InVain::Theirs | InVain::TurnedAway => {
-                    let open = Open {
-                        epoch,
-                        transfer: TransferId(2 * count as u32),
-                        pieces: Pieces::new(1, 4096).unwrap(),
-                        tag: 0,
-                        role: TransferRole::Giver,
-                    };
-                    transfers.hear(0, &SessionFrame::Open(open), now).unwrap();
-                    open.transfer
-                }
-            };
-            if how != InVain::TurnedAway {
-                let end = End {
-                    epoch,
-                    transfer,
-                    reason: EndReason::CANCELLED,
-                    is_answer: false,
+        giving(config, |transfers, begin| {
+            for count in 0..4 * UNSAID_MAX {
+                let transfer = match how {
+                    InVain::Ours => {
+                        let transfer = begin(transfers);
+                        let (place, on) = (transfers.entries.len() - 1, (0, epoch));
+                        let open = transfers.word_for(place, on, 0).unwrap();
+                        transfers.entries[place].machine.said(&open, on);
+                        transfer
+                    }
+                    InVain::Theirs | InVain::TurnedAway => {
+                        let open = Open {
+                            epoch,
+                            transfer: TransferId(2 * count as u32),
+                            pieces: Pieces::new(1, 4096).unwrap(),
+                            tag: 0,
+                            role: TransferRole::Giver,
+                        };
+                        transfers.hear(0, &SessionFrame::Open(open), now).unwrap();
+                        open.transfer
+                    }
                 };
-                transfers.hear(1, &SessionFrame::End(end), now).unwrap();
+                if how != InVain::TurnedAway {
+                    let end = End {
+                        epoch,
+                        transfer,
+                        reason: EndReason::CANCELLED,
+                        is_answer: false,
+                    };
+                    transfers.hear(1, &SessionFrame::End(end), now).unwrap();
+                }
+                transfers.report(now, |_, _| {});
+                if transfers.owes_too_many() {
+                    return transfers.entries.len();
+                }
+                assert!(transfers.entries.len() <= most + config.transfers_max as usize);
             }
-            transfers.report(now, |_, _| {});
-            if transfers.owes_too_many() {
-                return transfers.entries.len();
-            }
-            assert!(transfers.entries.len() <= most + config.transfers_max as usize);
-        }
-        panic!("{} transfers are kept", transfers.entries.len());
+            panic!("{} transfers are kept", transfers.entries.len());
+        })
     }
 
     #[test]
