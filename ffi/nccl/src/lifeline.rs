@@ -28,7 +28,8 @@ use doorbell::link::LinkId;
 
 use crate::signals::block_signals;
 
-/// Maximum number of connections of peers that are held. Beyond it, the oldest is closed, and its peer connects again.
+/// Maximum number of connections of peers that are held if the limit on links is low, else twice that limit. Beyond it, the oldest is
+/// closed, and its peer connects again.
 const HELD_MAX: usize = 256;
 
 /// Number of connections accepted at a time, and the pause after them. They limit the processor time that unknown clients can use.
@@ -49,6 +50,12 @@ const SETTLED: Duration = Duration::from_secs(1);
 
 /// Stack size of the threads, in bytes.
 const STACK_BYTES: usize = 64 << 10;
+
+/// Maximum number of connections that are held for this many links: each peer may have two, while one of them is replaced.
+fn held_max(links_max: u32) -> usize {
+    let links_max = usize::try_from(links_max).unwrap_or(usize::MAX);
+    links_max.saturating_mul(2).max(HELD_MAX)
+}
 
 /// The lifelines of a context in both directions.
 #[derive(Debug)]
@@ -98,15 +105,16 @@ struct PeerAddress {
 }
 
 impl Lifelines {
-    /// Listens on a port that the system chooses.
-    pub(crate) fn open() -> std::io::Result<Self> {
+    /// Listens on a port that the system chooses, for the peers of so many links.
+    pub(crate) fn open(links_max: u32) -> std::io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (said, port) = channel();
         let until = Arc::clone(&is_over);
         let thread = thread::Builder::new()
             .name("doorbell-lines".into())
             .stack_size(STACK_BYTES);
-        thread.spawn(move || hold(&until, &said))?;
+        let most = held_max(links_max);
+        thread.spawn(move || hold(most, &until, &said))?;
         let port = port.recv().map_err(|_| ErrorKind::Other)?;
         Ok(Self {
             port: port?,
@@ -194,14 +202,15 @@ impl Drop for Lifelines {
 struct Held {
     listener: TcpListener,
     streams: VecDeque<TcpStream>,
+    most: usize,
 }
 
-/// Holds the connections of peers until `is_over` is set. First sends the port.
-fn hold(is_over: &AtomicBool, said: &Sender<std::io::Result<NonZeroU16>>) {
+/// Holds so many connections of peers until `is_over` is set. First sends the port.
+fn hold(most: usize, is_over: &AtomicBool, said: &Sender<std::io::Result<NonZeroU16>>) {
     // A signal handler of the application would otherwise use descriptor numbers that mean other files in this thread.
     block_signals();
     own_table();
-    let (mut held, port) = match Held::open() {
+    let (mut held, port) = match Held::open(most) {
         Ok(opened) => opened,
         Err(error) => {
             let _ = said.send(Err(error));
@@ -234,15 +243,19 @@ fn own_table() {
 }
 
 impl Held {
-    fn open() -> std::io::Result<(Self, NonZeroU16)> {
+    fn open(most: usize) -> std::io::Result<(Self, NonZeroU16)> {
         let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let listener = TcpListener::bind(both).or_else(|_| TcpListener::bind(ipv4))?;
         listener.set_nonblocking(true)?;
         let port = NonZeroU16::new(listener.local_addr()?.port());
         let port = port.ok_or(ErrorKind::AddrNotAvailable)?;
-        let streams = VecDeque::with_capacity(HELD_MAX);
-        Ok((Self { listener, streams }, port))
+        let held = Self {
+            listener,
+            streams: VecDeque::new(),
+            most,
+        };
+        Ok((held, port))
     }
 
     /// Waits a limited time for a peer to connect. Returns whether one may have.
@@ -273,7 +286,7 @@ impl Held {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            if self.streams.len() >= HELD_MAX {
+            if self.streams.len() >= self.most {
                 self.streams.pop_front();
             }
             self.streams.push_back(stream);
@@ -300,7 +313,6 @@ impl Watch {
                     }
                     if began.elapsed() > SETTLED {
                         wait = WAIT.0;
-                        continue;
                     }
                 }
             }
@@ -385,7 +397,7 @@ mod tests {
     use std::thread;
     use std::time::Instant;
 
-    use super::{Dialed, HELD_MAX, Held, Lifelines, PeerAddress, Watch, dial};
+    use super::{Dialed, HELD_MAX, Held, Lifelines, PeerAddress, Watch, dial, held_max};
 
     /// Starts a watch of a listener. Returns it, and a channel for its result.
     fn watched(listener: &TcpListener) -> (Arc<Watch>, Receiver<bool>) {
@@ -430,7 +442,8 @@ mod tests {
 
     #[test]
     fn strangers_have_so_many_streams_and_no_more() {
-        let (mut held, port) = Held::open().unwrap();
+        assert_eq!((held_max(1), held_max(300)), (HELD_MAX, 600));
+        let (mut held, port) = Held::open(held_max(1)).unwrap();
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.get()));
         // The kernel may complete a connection some time after it has for the peer.
         let mut accept_until = |holds: &mut dyn FnMut(&Held) -> bool| {
@@ -481,7 +494,7 @@ mod tests {
 
     #[test]
     fn streams_are_in_no_table_but_that_of_the_thread_that_holds_them() {
-        let lifelines = Lifelines::open().unwrap();
+        let lifelines = Lifelines::open(1).unwrap();
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         assert!(has_socket_at(listener.local_addr().unwrap().port()));
         assert!(!has_socket_at(lifelines.port().get()));
@@ -508,7 +521,7 @@ mod tests {
 
     /// Holds connections, memory and threads until it is killed, as a rank does.
     fn hold_much(mib: usize) {
-        let lifelines = Lifelines::open().unwrap();
+        let lifelines = Lifelines::open(1).unwrap();
         let memory = vec![1_u8; mib << 20];
         for _ in 0..16 {
             thread::spawn(|| thread::sleep(LONG));

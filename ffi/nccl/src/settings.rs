@@ -9,7 +9,7 @@ use doorbell_operation::{SettingValues, Settings};
 
 use crate::abi::NcclResult;
 use crate::failure::Failure;
-use crate::frame::HEADER_BYTES;
+use crate::frame::{HEADER_BYTES, RECEIVES_MAX, clear_bytes};
 use crate::relay::Relays;
 
 /// The prefix of the variables that only this plugin has.
@@ -45,6 +45,8 @@ pub(crate) struct PluginSettings {
     pub(crate) trust: Trust,
     /// Maximum length of a message that is copied into the link.
     pub(crate) eager_bytes_max: usize,
+    /// Maximum length of a message over a link, which keeps all of its fragments until the peer has them.
+    pub(crate) message_bytes_max: usize,
     /// Whether memory is lent to peers.
     pub(crate) has_loans: bool,
     pub(crate) relays: Relays,
@@ -89,7 +91,22 @@ impl PluginSettings {
         let values = settings.values().clone();
         let mut eager_bytes_max = usize::try_from(values.link.session.fragment_bytes).unwrap_or(0);
         eager_bytes_max = eager_bytes_max.saturating_sub(HEADER_BYTES);
-        let longest = values.link.message_bytes_max.saturating_sub(HEADER_BYTES);
+        let link = &values.link;
+        let fragment = usize::try_from(link.session.fragment_bytes).unwrap_or(usize::MAX);
+        let kept = usize::try_from(link.retained)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(fragment);
+        let (room, least) = (
+            link.message_bytes_max.min(kept),
+            clear_bytes(u8::try_from(RECEIVES_MAX).unwrap_or(u8::MAX)),
+        );
+        if room < least {
+            return Err(wrong(format!(
+                "link.message_bytes_max is {}, and link.retained fragments of link.fragment_bytes have {kept} bytes: the plugin needs {least} of both",
+                link.message_bytes_max
+            )));
+        }
+        let longest = room.saturating_sub(HEADER_BYTES);
         let mut has_loans = true;
         let mut relays = Relays::default();
         for (name, value) in &own {
@@ -133,6 +150,7 @@ impl PluginSettings {
         Ok(Self {
             trust: trust.only_from(&values.only_from.0),
             eager_bytes_max: eager_bytes_max.min(longest),
+            message_bytes_max: room,
             has_loans,
             values,
             relays,
@@ -337,6 +355,23 @@ mod tests {
         assert!(read(&[OPEN]).unwrap().has_loans && loans("true").unwrap() && !loans("false").unwrap());
         assert!(loans("1").unwrap_err().words().contains("true or false"));
         assert!(refused(&[OPEN, ("DOORBELL_LINK_DEAD_AFTR", "1s")]).contains("DOORBELL_LINK_DEAD_AFTR"));
+    }
+
+    #[test]
+    fn the_longest_frame_of_the_plugin_fits_in_a_message() {
+        let longest =
+            |own: &[(&str, &str)]| read(&[&[OPEN], own].concat()).map(|read| read.message_bytes_max);
+        assert_eq!(longest(&[]).unwrap(), 65_536);
+        // A Clear of eight receives.
+        let (bytes, retained) = ("DOORBELL_LINK_MESSAGE_BYTES_MAX", "DOORBELL_LINK_RETAINED");
+        assert_eq!(longest(&[(bytes, "112")]).unwrap(), 112);
+        let why = longest(&[(bytes, "111")]).unwrap_err().words();
+        assert!(why.contains("111") && why.contains("112"), "{why}");
+        // A link keeps all fragments of a message.
+        assert_eq!(longest(&[(retained, "8")]).unwrap(), 8 * 4072);
+        let eager = [(retained, "8"), ("DOORBELL_NCCL_EAGER_BYTES", "60000")];
+        let why = longest(&eager).unwrap_err().words();
+        assert!(why.contains("from 0 to 32560"), "{why}");
     }
 
     #[test]

@@ -127,10 +127,14 @@ impl Context {
         Ok(key)
     }
 
-    /// Closes attempts that have timed out, and that NCCL does not continue.
+    /// Closes attempts that have timed out or failed, and that NCCL does not continue.
     fn give_up_attempts(&mut self) {
         let now = doorbell::now();
-        let late = |comm: &Comm| matches!(comm.stage, Stage::Opening { until } if until.has_passed(now));
+        let late = |comm: &Comm| match comm.stage {
+            Stage::Opening { until } => until.has_passed(now),
+            Stage::Failed(_) => comm.is_attempt,
+            Stage::Open | Stage::Closing => false,
+        };
         let late: Vec<Key> = self
             .state
             .comms
@@ -194,11 +198,11 @@ impl Context {
         self.cancel_moving(|moving| moving.comm == key, None);
         self.cancel_parts(|part| part.comm == key, None);
         self.state.late.retain(|late| !late.is_of(key));
+        let deadline = self.node.within(DRAIN_WITHIN);
         if last.is_some() {
-            self.fence(key);
+            self.fence(key, deadline);
         }
         self.close_comm(key);
-        let deadline = self.node.within(DRAIN_WITHIN);
         let is_done = |context: &Self| {
             let peer = context.state.peers.iter().find(|peer| peer.id == link);
             peer.is_none_or(|peer| peer.done >= last)

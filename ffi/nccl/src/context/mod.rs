@@ -113,7 +113,7 @@ impl Context {
             false
         });
         let device = Device::look(&node, has_devices_memory && !settings.relays.is_on())?;
-        let lifelines = Lifelines::open()
+        let lifelines = Lifelines::open(values.link.links_max)
             .map_err(|error| Failure::system(format_args!("no TCP port for lifelines: {error}")))?;
         log::info(format_args!(
             "RDMA over {} ({} ports, {} Workers), {}; messages of {} bytes and less are copied, longer ones are transfers",
@@ -142,7 +142,7 @@ impl Context {
             relays: settings.relays.clone(),
             patience: settings.patience(),
             timeout: values.timeout,
-            buffer: vec![0; values.link.message_bytes_max].into_boxed_slice(),
+            buffer: vec![0; settings.message_bytes_max].into_boxed_slice(),
             polls: 0,
             is_dirty: false,
             broken: None,

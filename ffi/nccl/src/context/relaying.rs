@@ -67,14 +67,13 @@ fn leads_to(handle: &Handle) -> (InstanceId, NonZeroU16) {
 }
 
 impl Context {
-    /// Waits until the peer of a comm confirms the receipt of all messages: an acknowledgment on a circuit comes from the relay.
-    pub(super) fn fence(&mut self, key: Key) {
+    /// Waits until the peer of a comm confirms the receipt of all messages, at most until the deadline: an acknowledgment on a circuit comes from the relay.
+    pub(super) fn fence(&mut self, key: Key, deadline: Deadline) {
         let comm = self.state.comms.get(key);
         let to = comm.and_then(|comm| Some((comm.link, comm.peer?)));
         let Some((link, to)) = to.filter(|(link, _)| self.state.is_circuit(*link)) else {
             return;
         };
-        let deadline = self.node.within(DRAIN_WITHIN);
         let frame = Frame::Fence { to, number: key };
         let mut is_said = false;
         self.state.fence = Some((link, key));
@@ -168,8 +167,9 @@ impl Context {
 
     /// Makes progress on one search. Returns whether it continues.
     fn go_on_seeking(&mut self, seek: &mut Seek) -> bool {
-        let comms = &self.state.comms;
-        let waits = |comm: &Comm| matches!(comm.stage, Stage::Opening { .. });
+        let (comms, now) = (&self.state.comms, doorbell::now());
+        // NCCL may never call connect again.
+        let waits = |comm: &Comm| matches!(comm.stage, Stage::Opening { until } if !until.has_passed(now));
         seek.waiting
             .retain(|waiting| comms.get(waiting.comm).is_some_and(waits));
         if seek.waiting.is_empty() {

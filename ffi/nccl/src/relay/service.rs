@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::frame::Frame;
 use crate::lifeline::Lifelines;
 use crate::log;
-use crate::places::Key;
+use crate::places::{Key, PLACES_MAX};
 use crate::settings::PluginSettings;
 
 /// Interval between attempts to get a port that another process has.
@@ -199,12 +199,12 @@ impl Relay {
         let workers = node.workers(&worker).map_err(Failure::system)?;
         let mut links = Links::new(&node, &workers, &values.link).map_err(Failure::system)?;
         listen(&mut links, &node, &workers, port.get()).map_err(Failure::system)?;
-        let lifelines = Lifelines::open()
+        let lifelines = Lifelines::open(values.link.links_max)
             .map_err(|error| Failure::system(format_args!("no TCP port for lifelines: {error}")))?;
         // A circuit has two links.
         let most = usize::try_from(values.link.links_max / 2)
             .unwrap_or(usize::MAX)
-            .max(1);
+            .clamp(1, PLACES_MAX / 2);
         log::info(format_args!(
             "this host is a relay, at port {port}: {most} circuits at most, {} devices",
             workers.len()
