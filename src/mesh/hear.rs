@@ -44,8 +44,13 @@ impl State {
                 if let Some(place) = place {
                     let neighbour = self.neighbours.swap_remove(place);
                     // While this member leaves, a member that closes its link has passed the barrier, and so all members have entered
-                    // it. A link that is closed at another time proves nothing.
-                    let is_left = reason == FinalReason::PeerClosed && neighbour.joined().is_some();
+                    // it. A link that is closed at another time proves nothing, nor does one to a peer that knows a later start of
+                    // this member.
+                    let attempts = neighbour.rank.and_then(|rank| self.attempts.get(rank.index()));
+                    let is_later = |of: &Attempts| matches!(of.start, Some(NotLinked::StartedLater));
+                    let is_left = reason == FinalReason::PeerClosed
+                        && neighbour.joined().is_some()
+                        && !attempts.is_some_and(is_later);
                     self.was_left |= self.is_parting && is_left;
                     let rank = neighbour.rank;
                     if let Some(rank) = rank {

@@ -52,7 +52,7 @@ impl fmt::Display for NotLinked<'_> {
                 "it turned this member away, of which it knows a later start: the clock was set back",
             ),
             Self::StartedAhead => f.write_str(
-                "its start is said to be further ahead of the time here than mesh.start_ahead_max: set the clocks of both hosts",
+                "its start is said to be further ahead of the time here than mesh.start_ahead_max: set the clocks of both hosts; if this host slept, or its clock was set since this member started, restart this member",
             ),
             Self::Silent => f.write_str("linked, and it has not said who it is"),
         }
