@@ -318,6 +318,8 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         if outcome.as_ref().is_err_and(is_out_of_memory) {
             // Unused registrations pin memory, too, so they are evicted before the second attempt.
             self.evict_idle();
+            // Other threads deregister all that left before.
+            drop(self.emptying.write().unwrap_or_else(PoisonError::into_inner));
             outcome = self.registrar.register(key.range, key.access);
         }
         outcome.map(Arc::new).map_err(|error| {

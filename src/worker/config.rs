@@ -210,7 +210,7 @@ pub struct ChannelConfig {
     /// needs to answer.
     pub timeout: u8,
     /// Number of retries without an acknowledgement, 0..=7. Default 6: with the default timeout a dead peer is given up after about
-    /// two seconds. 7 never gives up on rxe.
+    /// two seconds. On rxe, 7 would never give up, and is refused.
     pub retry_count: u8,
     /// Number of retries when the peer has no receive posted; 7 means without limit. Default 6, the largest finite number. A
     /// message is sent only if the peer announced a receive for it, so a missing receive shows that the peer lied or failed. The

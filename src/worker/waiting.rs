@@ -268,9 +268,13 @@ impl<P: Provider> Worker<P> {
     ) -> Result<Option<T>, WaitError> {
         let mut found = None;
         loop {
-            let woken = self.wait_tending(how, deadline, |turn, event| {
-                let value = each(turn, event);
-                found = found.take().or(value);
+            // A refused post is an event, too, and polls do not count it.
+            let woken = self.wait_as(how, deadline, |worker| {
+                let events = worker.poll_all(&mut |turn: Turn<'_, P>, event: Event<'_, P>| {
+                    let value = each(turn, event);
+                    found = found.take().or(value);
+                })?;
+                Ok(events.max(u32::from(found.is_some())))
             });
             // The value is found. If a queue failed meanwhile, the next call fails, too.
             if found.is_some() {

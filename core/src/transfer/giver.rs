@@ -257,6 +257,12 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         self.fencing > 0
     }
 
+    /// Whether a piece waits for a fence of this rail.
+    pub fn is_fencing_on(&self, rail: u8) -> bool {
+        let waits = |piece| matches!(self.state(piece), State::Fencing(on) if on.0 == rail);
+        self.is_fencing() && (self.base..self.next).any(waits)
+    }
+
     /// Notes that the peer accepts nothing more from a rail's connections up to this one.
     pub fn fenced(&mut self, rail: u8, through: Epoch) {
         if !self.is_fencing() {

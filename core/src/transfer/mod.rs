@@ -171,8 +171,8 @@ pub struct Transfer<T> {
     is_answered: bool,
     /// The connection of the peer's end, on which it has to be answered. If the connection is lost, the peer sends its end again.
     answering: Option<Connection>,
-    /// The deadline of the fence that pieces wait for.
-    fence_by: Option<Deadline>,
+    /// The deadlines of the fences that pieces wait for, one for each rail.
+    fence_by: [Option<Deadline>; RAILS],
     /// Number of consecutive WRITEs that the taker's device did not execute; [`FAILED_MAX`] if it refused one.
     failed: u8,
     /// Whether the end was reported.
@@ -218,7 +218,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             ending: Said::default(),
             is_answered: false,
             answering: None,
-            fence_by: None,
+            fence_by: [None; RAILS],
             failed: 0,
             is_reported: false,
         }
@@ -303,7 +303,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// The next deadline.
     pub fn wake(&self) -> Option<Deadline> {
         match self.stage {
-            Stage::Open => self.deadline.into_iter().chain(self.fence_by).min(),
+            Stage::Open => self.deadline.into_iter().chain(self.fences()).min(),
             Stage::Draining { until, .. } => Some(until),
             Stage::Retiring(_) | Stage::Fencing(_) | Stage::Over(_) => None,
         }
@@ -381,7 +381,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
                 self.end(EndReason::DEADLINE, drain_until);
             }
             Stage::Open if self.is_denied() && self.is_quiet() => self.end(EndReason::DENIED, drain_until),
-            Stage::Open if self.fence_by.is_some_and(|deadline| deadline.has_passed(now)) => {
+            Stage::Open if self.fences().any(|deadline| deadline.has_passed(now)) => {
                 self.end(EndReason::NOT_FENCED, drain_until);
             }
             Stage::Draining { end, until } if until.has_passed(now) => self.stage = Stage::Fencing(end),
@@ -553,8 +553,8 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             }
             Half::Offered(_) => false,
         };
-        if must_fence {
-            self.fence_by.get_or_insert(fence_by);
+        if let Some(until) = self.fence_by.get_mut(usize::from(rail)).filter(|_| must_fence) {
+            until.get_or_insert(fence_by);
         }
         self.go_on();
         must_fence
@@ -598,12 +598,20 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         self.in_flight == [0; RAILS] && !is_fencing
     }
 
+    fn fences(&self) -> impl Iterator<Item = Deadline> {
+        self.fence_by.into_iter().flatten()
+    }
+
     /// Notes that the peer accepts nothing more from a rail's connections up to this one.
     pub fn fenced(&mut self, rail: u8, through: Epoch) {
         if let Half::Giver(giver) = &mut self.half {
             giver.fenced(rail, through);
             if !giver.is_fencing() {
-                self.fence_by = None;
+                self.fence_by = [None; RAILS];
+            } else if !giver.is_fencing_on(rail) {
+                if let Some(until) = self.fence_by.get_mut(usize::from(rail)) {
+                    *until = None;
+                }
             }
         }
     }

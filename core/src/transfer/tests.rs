@@ -689,3 +689,28 @@ fn a_write_at_which_the_takers_device_fails_is_repeated_up_to_a_number() {
     }
     assert_eq!(giver.take_end(), Some(TransferEnd::Here(EndReason::DENIED)));
 }
+
+#[test]
+fn each_fence_has_its_own_deadline() {
+    let (first, second) = ((0, Epoch::from_wire(1)), (1, Epoch::from_wire(2)));
+    let at = |ns| Deadline::at(Instant::from_ns(ns));
+    let mut giver = Side::give(&open(1 << 20, TransferRole::Giver), table()).unwrap();
+    for on in [first, second] {
+        let take = super::Take {
+            epoch: on.1,
+            transfer: TransferId(2),
+            window: window(1 << 20),
+        };
+        giver.heard_take(on.0, &take).unwrap();
+        let (piece, _) = giver.piece_for(on).unwrap();
+        giver.wrote(piece, 1, on);
+    }
+    assert!(giver.lost(0, at(20)) && giver.lost(1, at(40)));
+    giver.left();
+    assert_eq!(giver.wake(), Some(at(20)));
+    giver.fenced(0, first.1);
+    giver.look(Instant::from_ns(30), at(100));
+    assert_eq!((giver.wake(), giver.take_end()), (Some(at(40)), None));
+    giver.look(Instant::from_ns(50), at(100));
+    assert_eq!(giver.take_end(), Some(TransferEnd::Here(EndReason::NOT_FENCED)));
+}

@@ -114,7 +114,9 @@ impl CompletionQueue {
         // Release: pairs with the acquire in `poll`.
         place.published.store(position.wrapping_add(1), Ordering::Release);
         if self.channel.is_some() {
-            self.notify(solicited || cqe.status != ibv_wc_status::IBV_WC_SUCCESS);
+            // A solicited completion behind this one may have found its event in vain: this one was not published yet.
+            let is_last = self.tail.0.load(Ordering::Relaxed) == position.wrapping_add(1);
+            self.notify(solicited || !is_last || cqe.status != ibv_wc_status::IBV_WC_SUCCESS);
         }
     }
 

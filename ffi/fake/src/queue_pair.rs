@@ -198,11 +198,15 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> R
         if srq.context() != context {
             return Err(libc::EINVAL);
         }
-        srq.children.add();
     }
     let Some((qpn, core)) = registry::take() else {
         return Err(libc::ENOMEM);
     };
+    if let Some(srq) = srq {
+        // SAFETY: live, as the caller vouches.
+        let srq: &SharedReceiveQueue = unsafe { look_at(srq.as_ptr()) };
+        srq.children.add();
+    }
     domain.children.add();
     sends.children.add();
     receives.children.add();

@@ -453,6 +453,7 @@ impl Refusal<'_, '_> {
                 error.unposted = error.unposted.saturating_sub(1);
             } else {
                 receipt.note_announced(count);
+                self.statistics.announcements.add(1);
                 *self.announcements = self.announcements.saturating_add(1);
                 error.posted = error.posted.saturating_sub(1);
             }

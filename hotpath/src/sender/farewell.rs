@@ -122,16 +122,16 @@ where
         self.marks.view().set(ticket.position(), Mark::Announcement);
         let outcome = batch.ring();
         let (Ok(posted) | Err(PostError { posted, .. })) = outcome;
-        self.statistics.doorbell(posted, 0, 0);
+        match &outcome {
+            Ok(_) => self.statistics.doorbell(posted, 0, 0),
+            Err(_) => self.statistics.refusal(posted),
+        }
         if posted > 0 {
             self.announcements = self.announcements.saturating_add(1);
             // On an error it is unknown whether the device has the request, so a completion may never come.
             self.unsignaled = if outcome.is_ok() { 0 } else { UNREPORTED };
         }
-        if let Err(error) = outcome {
-            self.statistics.refused.add(1);
-            return Err(error.into());
-        }
+        outcome?;
         Ok(ticket)
     }
 }

@@ -14,6 +14,7 @@ use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Woken};
 
 use crate::machine::reaper::Reaped;
+use crate::memory::NO_BYTES;
 use crate::worker::Due;
 use crate::worker::arena::Arena;
 use crate::worker::cells::Cells;
@@ -236,6 +237,9 @@ impl<P: Provider> SendWorker<P> {
     /// # Errors
     /// The size is zero, the device refused, or a required placement is not available.
     pub fn window(&self, config: &WindowConfig) -> Result<LocalWindow<P>, MemoryError> {
+        if config.bytes == 0 {
+            return Err(NO_BYTES);
+        }
         Ok(LocalWindow::new(self.domain.window(config)?, &self.table.reaper))
     }
 

@@ -117,6 +117,25 @@ fn nobody_sleeps_on_what_a_handler_submitted_late() {
     assert!(lease.is_none());
 }
 
+#[test]
+fn a_wait_for_a_refused_announcement_ends_with_it() {
+    let (mut a, mut b) = alone();
+    let fabric = a.node.provider().fabric().clone();
+    fabric.follow(&"fail every 1st post of a with 12".parse().unwrap());
+    for number in 0..12_u32 {
+        let (lease, id) = (b.lease(&number.to_be_bytes()), b.id());
+        b.worker().channel(id).unwrap().send_lease(lease).unwrap();
+    }
+    settle(&mut b);
+    let (deadline, mut refused) = (a.node.within(LONG), 0);
+    let found = a.worker().wait_for(Wait::Busy, deadline, |_, event| {
+        let is_refused = matches!(event, Event::AnnouncementRefused { .. });
+        refused += u32::from(is_refused);
+        is_refused.then_some(())
+    });
+    assert_eq!((found, refused), (Ok(Some(())), 1));
+}
+
 /// Sends what there are credits for, and leaves three waiting.
 fn leave_three(end: &mut End) {
     (0..16).for_each(|number| submit_own(end, number));
