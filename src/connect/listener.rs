@@ -132,7 +132,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         }
     }
 
-    fn into_port(self) -> Port<N> {
+    pub(crate) fn into_port(self) -> Port<N> {
         self.backlog.into_port()
     }
 

@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use doorbell::provider::WcStatus;
+use doorbell::connect::FlushError;
+use doorbell::provider::{PlacementConfig, WcStatus};
 use doorbell_sim::Host;
 
 use crate::processes::{A, LATENCY, Two, ms};
@@ -63,4 +64,27 @@ fn a_flush_of_memory_that_is_gone_fails() {
     let flush = flusher.begin(&target);
     assert!(!after(&mut two, &mut flusher, ms(5)));
     assert!(!flush.is_ok_and(|flush| flush.is_some_and(|flush| flusher.is_done(flush))));
+}
+
+#[test]
+fn a_flush_of_memory_of_other_workers_begins_no_read() {
+    let mut two = Two::new(2, "");
+    two.connected(2);
+    let memory = region(two.process(A), 4096);
+    let a = two.process(A);
+    let foreign = a
+        .node
+        .region(&a.workers[..1], 4096, &PlacementConfig::DEFAULT)
+        .unwrap();
+    let foreign = foreign.flush_target().unwrap();
+    let mut flusher = a.node.flusher(&a.workers).unwrap();
+    for _ in 0..2 {
+        assert_eq!(flusher.begin(&foreign), Err(FlushError::OtherWorkers));
+    }
+    // The first device has a key, and would have read.
+    let target = memory.flush_target().unwrap();
+    let begun: Vec<_> = core::iter::from_fn(|| flusher.begin(&target).unwrap()).collect();
+    assert_eq!(begun.len(), 64);
+    assert!(after(&mut two, &mut flusher, ms(5)));
+    assert!(begun.iter().all(|flush| flusher.is_done(*flush)));
 }

@@ -114,6 +114,33 @@ fn what_is_due_is_announced_though_the_halves_are_joined_first() {
 }
 
 #[test]
+fn a_half_whose_receives_wait_for_memory_never_sleeps_without_limit() {
+    let (_node, mut a, mut b) = pair_apart(Notify::Every);
+    let sleeps_at_most = |b: &mut Halves<Host>| loop {
+        if let Some(sleep) = b.receiving.ready_to_sleep(|_, _| {}).unwrap() {
+            break sleep.at_most();
+        }
+    };
+    assert_eq!(sleeps_at_most(&mut b), None, "completions end the sleep");
+    let all: Vec<_> = core::iter::from_fn(|| b.receiving.lease()).collect();
+    let mut held = Vec::new();
+    flood(&mut a);
+    b.receiving
+        .poll(|_, event| {
+            if let Event::Received { message, .. } = event {
+                held.push(message.keep());
+            }
+        })
+        .unwrap();
+    assert!(
+        sleeps_at_most(&mut b).is_some(),
+        "nothing tells that memory is free"
+    );
+    drop((held, all));
+    assert_eq!(sleeps_at_most(&mut b), None);
+}
+
+#[test]
 fn receives_that_wait_for_memory_are_posted_when_it_comes_home() {
     let (_node, mut a, mut b) = pair_apart(Notify::Never);
     let all: Vec<_> = core::iter::from_fn(|| b.receiving.lease()).collect();

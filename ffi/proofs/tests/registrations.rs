@@ -18,6 +18,7 @@ use doorbell::provider::Access;
 use doorbell::{Node, Trust, Worker, WorkerConfig};
 use doorbell_fake::{Call, Control};
 use doorbell_sim::Random;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const PAGE: usize = 4096;
 /// Pieces of memory that change on their own, and pages of each.
@@ -202,6 +203,7 @@ fn no_registration_is_stale_and_none_is_deregistered_in_use() {
     // Few, so that some are evicted.
     config.entries_max = 40;
     config.bytes_max = 80 * PAGE as u64;
+    a_watch_that_cannot_begin_is_counted(&workers[0]);
     let cache = workers[0].registration_cache(&config);
     kept_memory_is_cached_until_it_is_forgotten(&cache);
     if let Err(error) = cache.watches() {
@@ -224,6 +226,22 @@ fn no_registration_is_stale_and_none_is_deregistered_in_use() {
         control.calls(Call::DeregMr) > before
     });
     unmap(memory, PAGE);
+}
+
+/// The process has no descriptor left as its first cache is made, and has some again as the next one is.
+fn a_watch_that_cannot_begin_is_counted(worker: &Worker) {
+    let before = getrlimit(Resource::Nofile);
+    let none = Rlimit {
+        current: Some(0),
+        ..before.clone()
+    };
+    setrlimit(Resource::Nofile, none).unwrap();
+    let cache = worker.registration_cache(&RegistrationCacheConfig::default());
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert!(cache.watches().is_err());
+    assert_eq!(cache.statistics().watch_failures, 1);
+    // The next attempt is made a second after the last one.
+    thread::sleep(Duration::from_secs(1));
 }
 
 fn kept_memory_is_cached_until_it_is_forgotten(cache: &RegistrationCache) {

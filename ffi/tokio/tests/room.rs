@@ -129,3 +129,71 @@ async fn two_that_connect_to_each_other_both_do_and_a_closing_is_awaited_again()
     )?;
     Ok(())
 }
+
+fn node(host: doorbell_sim::Host) -> Outcome<Arc<Node<doorbell_sim::Host>>> {
+    Ok(Arc::new(Node::with_provider(
+        host,
+        Trust::unauthenticated_on_purpose(),
+    )?))
+}
+
+/// A task sends while nothing arrives, and awaits room or the end of its closing. The peer ends the outage after it has connected, for
+/// which the task has to grant it a place.
+async fn during_an_outage(awaits_room: bool) -> Outcome<()> {
+    let fabric = Fabric::builder().real_time(doorbell::now).build();
+    let [one, two] = fabric.hosts()?;
+    let (one, two) = (node(one)?, node(two)?);
+    let ((first, of_first), (second, of_second)) = (oneshot::channel(), oneshot::channel());
+    let (waits, waiting) = oneshot::channel();
+    // The first retransmission comes after two seconds, and the channel fails after seven times as long.
+    let mut config = ChannelConfig::default();
+    (config.timeout, config.probe_after) = (19, None);
+    let task = async {
+        let mut worker = AsyncWorker::open(&one, &WorkerConfig::default())?;
+        let port = worker.listen(&one, "[::]:0".parse()?, &config)?;
+        let _ = first.send(*port.handle());
+        let deadline = one.within(PATIENCE);
+        let to = worker.connect(&one, &of_second.await?, &config, deadline).await?;
+        fabric.perform(&"link host1-host2 down".parse()?)?;
+        worker.worker().send(to, b"late")?;
+        if awaits_room {
+            while worker.worker().send(to, b"later").is_ok() {}
+        }
+        let _ = waits.send(());
+        if awaits_room && !worker.room(to, deadline).await? {
+            return Err("the channel has no room".into());
+        }
+        worker.close(to, deadline).await?;
+        let accepted = worker.next().await?;
+        assert!(matches!(accepted, Next::Accepted(_)), "{accepted:?}");
+        port.stop(deadline);
+        Outcome::Ok(())
+    };
+    let peer = async {
+        let mut worker = AsyncWorker::open(&two, &WorkerConfig::default())?;
+        let port = worker.listen(&two, "[::]:0".parse()?, &config)?;
+        let _ = second.send(*port.handle());
+        let accepted = worker.next().await?;
+        assert!(matches!(accepted, Next::Accepted(_)), "{accepted:?}");
+        waiting.await?;
+        let deadline = two.within(PATIENCE);
+        worker.connect(&two, &of_first.await?, &config, deadline).await?;
+        fabric.perform(&"link host1-host2 up".parse()?)?;
+        let is_end = |next: &Next<_>| matches!(next, Next::Event(_, Event::PeerClosed { all_arrived: true }));
+        while !is_end(&worker.next().await?) {}
+        port.stop(deadline);
+        Outcome::Ok(())
+    };
+    tokio::try_join!(task, peer)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_that_awaits_room_accepts_the_peer_that_delays_it() -> Outcome<()> {
+    during_an_outage(true).await
+}
+
+#[tokio::test]
+async fn a_task_that_awaits_the_end_of_a_closing_accepts_the_peer_that_delays_it() -> Outcome<()> {
+    during_an_outage(false).await
+}

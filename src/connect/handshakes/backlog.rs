@@ -529,3 +529,72 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+    use std::sync::Arc;
+
+    use doorbell_core::network::Network;
+    use doorbell_core::{Deadline, IpPrefix};
+    use doorbell_sim::{Fabric, Host, PortConfig};
+
+    use super::{Backlog, FAILURES_MAX};
+    use crate::connect::handshakes::HandshakeLimits;
+    use crate::connect::listener::Listener;
+    use crate::connect::node::Node;
+    use crate::error::ConnectError;
+    use crate::machine::clock;
+    use crate::trust::Trust;
+    use crate::worker::config::{ChannelConfig, WorkerConfig};
+
+    fn host() -> Host {
+        let prefix = IpPrefix::new([127, 0, 0, 1].into(), 24).unwrap();
+        Fabric::new()
+            .host("a", vec![PortConfig::new("simA", &[prefix])])
+            .unwrap()
+    }
+
+    /// The backlog of a port on the loopback interface.
+    fn backlog<N: Network>(node: &Node<Host, N>) -> Backlog<Host, N> {
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let at = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::bind(node, &workers, at, &ChannelConfig::default()).unwrap();
+        Backlog::new(listener.into_port(), &HandshakeLimits::default())
+    }
+
+    #[test]
+    fn the_oldest_failure_makes_room_for_the_newest() {
+        let node = Node::simulated(host(), Trust::unauthenticated_on_purpose()).unwrap();
+        let mut backlog = backlog(&node).keeping_each_failure();
+        let failure = |number: u16| ConnectError::NoPort(([127, 0, 0, 1], number).into());
+        let number = |error| match error {
+            ConnectError::NoPort(address) => address.port(),
+            other => panic!("{other}"),
+        };
+        let count = FAILURES_MAX as u16 + 2;
+        (0..count).for_each(|number| backlog.note_failed(failure(number)));
+        let kept = core::iter::from_fn(|| backlog.take_failure()).map(number);
+        assert!(kept.eq(2..count));
+        assert_eq!(backlog.counts().snapshot().failed, u64::from(count));
+    }
+
+    /// An event of another port would end the wait again and again, since no stream is accepted.
+    #[test]
+    fn a_wait_at_a_port_at_rest_is_ended_by_its_waker_and_by_nothing_else_of_the_port() {
+        let rest = Duration::from_secs(60);
+        let node = Node::with_provider(host(), Trust::unauthenticated_on_purpose()).unwrap();
+        let mut with_waker = backlog(&node);
+        let until = Deadline::after(clock::now(), rest);
+        with_waker.rest = Some(until);
+        with_waker.waker.as_ref().unwrap().wake_by_ref();
+        with_waker.wait(&node, until).unwrap();
+        assert!(!until.has_passed(clock::now()), "the waker ended the wait");
+
+        let node = Arc::new(Node::simulated(host(), Trust::unauthenticated_on_purpose()).unwrap());
+        let mut without = backlog(&node);
+        assert!(without.waited().0.is_some());
+        without.rest = Some(node.within(rest));
+        assert!(without.waited().0.is_none());
+    }
+}

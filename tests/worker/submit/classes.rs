@@ -241,6 +241,21 @@ fn a_new_submitter_leaves_the_limit_of_what_is_under_way() {
     }
 }
 
+/// A channel posts in many turns of one poll, and is looked at once in the next.
+#[test]
+fn a_channel_that_took_many_turns_counts_once_in_what_is_under_way() {
+    let mut lab = Lab::new(Some(classes()));
+    let most = (128 << 10) / BYTES as u32;
+    lab.fill(&[LIGHT]);
+    for _ in 0..100 {
+        lab.poll();
+        let channel = lab.workers[0].channel(lab.ids[LIGHT]).unwrap();
+        assert_eq!(channel.in_flight(), most);
+        lab.fill(&[LIGHT]);
+        assert!(lab.fabric.step());
+    }
+}
+
 #[test]
 fn a_limit_holds_over_a_second_and_leaves_the_rest() {
     const RATE: usize = 10_000_000;

@@ -9,8 +9,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use doorbell::connect::Asking;
+use doorbell::connect::{Asking, Tcp};
 use doorbell::link::{LinkId, Links, NotConnected, PushRefusal};
+use doorbell::provider::{Instant, Network, Provider};
 use doorbell::wire::InstanceId;
 use doorbell::{ConnectError, Deadline, Handle, Node, Worker};
 
@@ -64,9 +65,9 @@ struct Attempt {
 
 /// The result of asking a relay for its handle.
 #[derive(Debug)]
-enum Asked {
+enum Asked<N: Network> {
     /// No answer yet, which may come until the deadline.
-    Asking(Box<Asking>, Deadline),
+    Asking(Box<Asking<N>>, Deadline),
     Known(Handle),
     /// The relay did not answer, or this host has no route to the address.
     Failed,
@@ -90,7 +91,7 @@ enum Heard {
 
 /// Whether a link has no rail and will get none, because every attempt failed for lack of a common subnet. Failed attempts between
 /// link-local addresses do not count: these are paired only if there are no others, and no TCP connection leads to them.
-pub(crate) fn leads_nowhere(links: &Links, link: LinkId) -> bool {
+pub(crate) fn leads_nowhere<P: Provider, N: Network>(links: &Links<P, N>, link: LinkId) -> bool {
     let mut reasons = links.not_connected(link).peekable();
     let is_nowhere = |reason: &NotConnected| {
         let peer = reason.between.as_ref().map(|ends| ends.peer.to_canonical());
@@ -120,7 +121,7 @@ pub(crate) enum Found {
 
 /// A search. See the module.
 #[derive(Debug)]
-pub(crate) struct Search {
+pub(crate) struct Search<N: Network = Tcp> {
     pub(crate) to: Handle,
     /// The route up to this process.
     before: Route,
@@ -131,7 +132,7 @@ pub(crate) struct Search {
     /// Relays whose handle is known and that were tried, each with its number of relays.
     tried: Vec<(InstanceId, u8)>,
     /// The relays that were asked for their handles.
-    relays: Vec<(SocketAddr, Asked)>,
+    relays: Vec<(SocketAddr, Asked<N>)>,
     /// Time from which the next relay may be asked, although another has not answered.
     ask_at: Option<Deadline>,
     /// Timeout of an attempt until the relay has taken the request.
@@ -140,7 +141,7 @@ pub(crate) struct Search {
     end: End,
 }
 
-impl Search {
+impl<N: Network> Search<N> {
     /// Creates a search over `relays`, with at most `most` of them on the route. With `is_direct`, rails are tried first.
     pub(crate) fn new(
         to: Handle,
@@ -231,7 +232,12 @@ impl Search {
     }
 
     /// Makes progress. The caller must have polled the links and passed on their events.
-    pub(crate) fn poll(&mut self, links: &mut Links, node: &Arc<Node>, workers: &[Worker]) -> Option<Found> {
+    pub(crate) fn poll<P: Provider>(
+        &mut self,
+        links: &mut Links<P, N>,
+        node: &Arc<Node<P, N>>,
+        workers: &[Worker<P>],
+    ) -> Option<Found> {
         self.hear_relays(node);
         loop {
             let Some(mut attempt) = self.attempt.take() else {
@@ -268,7 +274,7 @@ impl Search {
     }
 
     /// Ends the search and the link of the present attempt.
-    pub(crate) fn give_up(&mut self, links: &mut Links, node: &Node) {
+    pub(crate) fn give_up<P: Provider>(&mut self, links: &mut Links<P, N>, node: &Node<P, N>) {
         if let Some(link) = self.link() {
             links.close(link, node.within(Duration::ZERO));
         }
@@ -278,8 +284,8 @@ impl Search {
     }
 
     /// Handles the answers of relays that are asked for their handles.
-    fn hear_relays(&mut self, node: &Arc<Node>) {
-        let mut failed = Vec::new();
+    fn hear_relays<P: Provider>(&mut self, node: &Node<P, N>) {
+        let (mut failed, now) = (Vec::new(), node.network().now());
         for (address, relay) in &mut self.relays {
             let Asked::Asking(asking, until) = relay else {
                 continue;
@@ -290,7 +296,7 @@ impl Search {
                     continue;
                 }
                 Some(Err(error)) => error.to_string(),
-                None if until.has_passed(doorbell::now()) => LATE.to_owned(),
+                None if until.has_passed(now) => LATE.to_owned(),
                 None => continue,
             };
             *relay = Asked::Failed;
@@ -302,7 +308,7 @@ impl Search {
     }
 
     /// Returns the first step that need not wait for an answer. Steps with more relays come after all those with fewer.
-    fn next(&mut self, node: &Arc<Node>) -> Next {
+    fn next<P: Provider>(&mut self, node: &Node<P, N>) -> Next {
         loop {
             let Some(first) = self.steps.front() else {
                 return Next::End;
@@ -323,29 +329,31 @@ impl Search {
                 },
             });
             match found {
-                Some((_, Some(relay))) if !is_asking || self.may_ask_next() => self.ask(relay, node),
+                Some((_, Some(relay))) if !is_asking || self.may_ask_next(node.network().now()) => {
+                    self.ask(relay, node)
+                }
                 Some((at, None)) => return self.steps.remove(at).map_or(Next::End, Next::Try),
                 Some((_, Some(_))) | None => return Next::Wait,
             }
         }
     }
 
-    fn relay(&self, at: SocketAddr) -> Option<&Asked> {
+    fn relay(&self, at: SocketAddr) -> Option<&Asked<N>> {
         let relay = self.relays.iter().find(|(address, _)| *address == at);
         relay.map(|(_, relay)| relay)
     }
 
-    fn set(&mut self, at: SocketAddr, asked: Asked) {
+    fn set(&mut self, at: SocketAddr, asked: Asked<N>) {
         self.relays.retain(|(address, _)| *address != at);
         self.relays.push((at, asked));
     }
 
-    fn may_ask_next(&self) -> bool {
-        self.ask_at.is_none_or(|at| at.has_passed(doorbell::now()))
+    fn may_ask_next(&self, now: Instant) -> bool {
+        self.ask_at.is_none_or(|at| at.has_passed(now))
     }
 
     /// Starts to ask a relay for its handle.
-    fn ask(&mut self, relay: SocketAddr, node: &Arc<Node>) {
+    fn ask<P: Provider>(&mut self, relay: SocketAddr, node: &Node<P, N>) {
         let until = node.within(self.patience);
         let asked = match node.begin_ask(relay, until) {
             Ok(asking) => Asked::Asking(Box::new(asking), until),
@@ -359,7 +367,13 @@ impl Search {
         self.ask_at = Some(node.within(ASKED_ALONE));
     }
 
-    fn begin(&mut self, step: Step, links: &mut Links, node: &Arc<Node>, workers: &[Worker]) {
+    fn begin<P: Provider>(
+        &mut self,
+        step: Step,
+        links: &mut Links<P, N>,
+        node: &Arc<Node<P, N>>,
+        workers: &[Worker<P>],
+    ) {
         let handle = match step {
             Step::Direct => self.to,
             Step::By { relay, relays } => match self.relay(relay) {
@@ -391,13 +405,13 @@ impl Search {
         }
     }
 
-    fn go_on(
+    fn go_on<P: Provider>(
         &self,
         attempt: &mut Attempt,
-        links: &mut Links,
-        node: &Node,
+        links: &mut Links<P, N>,
+        node: &Node<P, N>,
     ) -> Option<Result<Found, (End, String)>> {
-        let is_late = attempt.until.has_passed(doorbell::now());
+        let is_late = attempt.until.has_passed(node.network().now());
         let Attempt {
             step,
             until,
@@ -475,10 +489,10 @@ fn nowhere() -> (End, String) {
     (End::NO_ROUTE, "no rail leads there".to_owned())
 }
 
-fn link_to(
-    links: &mut Links,
-    node: &Arc<Node>,
-    workers: &[Worker],
+fn link_to<P: Provider, N: Network>(
+    links: &mut Links<P, N>,
+    node: &Arc<Node<P, N>>,
+    workers: &[Worker<P>],
     handle: &Handle,
 ) -> Result<LinkId, (End, String)> {
     match links.connect(node, workers, handle) {
@@ -489,4 +503,4 @@ fn link_to(
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;

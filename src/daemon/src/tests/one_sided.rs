@@ -528,3 +528,24 @@ fn many_stopped_reads_cost_a_turn_no_more_than_few() {
         "{few_looks} and {many_looks}"
     );
 }
+
+/// Each lane has room for one response, and the next pair follows once the requests of the one before are answered or stopped again.
+#[test]
+fn a_turn_resumes_a_pair_of_each_lane_that_has_room() {
+    let (mut world, _, grants) = lent(80);
+    for (reader, grant) in (0..80).zip(&grants) {
+        (1..=16).for_each(|number| ask(&mut world, grant, (reader, number)));
+    }
+    while world.poll(0) {}
+    for _ in 0..8 {
+        let mut taken = Vec::new();
+        world.routers[0].send_frames(|_, lane, _| {
+            let is_first = !taken.contains(&lane);
+            taken.push(lane);
+            is_first
+        });
+        let before = world.routers[0].kept();
+        world.poll(0);
+        assert_eq!(world.routers[0].kept(), before - 4);
+    }
+}

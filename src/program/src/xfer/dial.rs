@@ -146,13 +146,92 @@ fn ask<P: Provider, N: Network>(
 
 #[cfg(test)]
 mod tests {
+    use core::net::SocketAddr;
     use core::time::Duration;
+    use std::sync::Mutex;
 
-    use doorbell::Trust;
-    use doorbell_sim::Fabric;
+    use doorbell::provider::{Clock, Instant, Network, NetworkError, Waited};
+    use doorbell::{Deadline, Node, Trust};
+    use doorbell_sim::{Acceptor, Fabric, Host, Stream};
 
     use super::{Interrupt, Peer};
     use crate::simulated::host;
+
+    /// A network in which nobody answers. Each look at its clock takes 5 ms.
+    struct Silent {
+        host: Host,
+        now_ns: Mutex<u64>,
+        /// The addresses that were dialed, with the time of each.
+        dialed: Mutex<Vec<(SocketAddr, Duration)>>,
+    }
+
+    impl Clock for Silent {
+        fn now(&self) -> Instant {
+            let mut now_ns = self.now_ns.lock().unwrap();
+            *now_ns += 5_000_000;
+            Instant::from_ns(*now_ns)
+        }
+    }
+
+    impl Network for Silent {
+        type Stream = Stream;
+        type Acceptor = Acceptor;
+
+        fn connect(&self, to: SocketAddr) -> Result<Stream, NetworkError> {
+            let at = Duration::from_nanos(self.now().to_ns());
+            self.dialed.lock().unwrap().push((to, at));
+            self.host.connect(to)
+        }
+
+        fn listen(&self, at: SocketAddr) -> Result<Acceptor, NetworkError> {
+            self.host.listen(at)
+        }
+
+        fn accept(&self, at: &Acceptor) -> Result<Option<Stream>, NetworkError> {
+            self.host.accept(at)
+        }
+
+        fn wait<'s>(
+            &self,
+            acceptor: Option<&'s Acceptor>,
+            streams: impl Iterator<Item = Waited<'s, Stream>>,
+            deadline: Deadline,
+        ) -> Result<(), NetworkError> {
+            self.host.wait(acceptor, streams, deadline)
+        }
+
+        fn random(&self, into: &mut [u8]) -> Result<(), NetworkError> {
+            self.host.random(into)
+        }
+    }
+
+    #[test]
+    fn silent_addresses_share_the_time_of_the_dial() {
+        let trust = Trust::unauthenticated_on_purpose();
+        // The packets of a driven fabric arrive only when it is driven.
+        let fabric = Fabric::builder().driven().build();
+        let host = host(&fabric, 1, 1, &trust).unwrap().provider().clone();
+        let network = Silent {
+            host: host.clone(),
+            now_ns: Mutex::new(0),
+            dialed: Mutex::default(),
+        };
+        let node = Node::with(host, network, trust).unwrap();
+        let addresses: [SocketAddr; 2] = ["10.0.0.8:7", "10.0.0.9:7"].map(|address| address.parse().unwrap());
+        let peer = Peer::Addresses {
+            name: "the name".into(),
+            addresses: addresses.to_vec(),
+        };
+        let timeout = Duration::from_secs(1);
+        peer.handle(&node, timeout, &Interrupt::default()).unwrap_err();
+        let dialed = node.network().dialed.lock().unwrap();
+        let [(first, began), (second, at)] = [dialed[0], dialed[1]];
+        assert_eq!([first, second], addresses);
+        assert!(
+            (timeout / 3..timeout * 2 / 3).contains(&(at - began)),
+            "{dialed:?}"
+        );
+    }
 
     /// Returns the error of a host whose only subnet is 10.0.0.0/24.
     fn dialed(addresses: &[&str]) -> String {

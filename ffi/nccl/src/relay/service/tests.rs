@@ -3,13 +3,14 @@
 use core::num::NonZeroU16;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use std::sync::Arc;
 use std::thread;
 
-use doorbell::link::LinkEvent;
+use doorbell::link::{LinkConfig, LinkEvent, Links};
+use doorbell::{Node, Trust, WorkerConfig};
 
 use super::super::frame::Route;
 use super::super::frame::tests::handle;
-use super::super::search::tests::Side;
 use super::super::search::{Found, Search};
 use super::{State, keep_running};
 use crate::frame::Frame;
@@ -17,11 +18,12 @@ use crate::places::Key;
 
 #[test]
 fn a_peer_that_is_searched_for_has_one_lifeline() {
-    let Side {
-        mut links,
-        workers,
-        node,
-    } = Side::new();
+    let path = doorbell_fake::library_path().unwrap();
+    // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
+    unsafe { rdma_sys::load_from(&path) }.unwrap();
+    let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
+    let workers = node.workers(&WorkerConfig::default()).unwrap();
+    let mut links = Links::new(&node, &workers, &LinkConfig::default()).unwrap();
     let patience = Duration::from_secs(3600);
     let mut search = Search::new(handle(), Route::NONE, (&[], 0), (true, patience));
     assert!(search.poll(&mut links, &node, &workers).is_none());

@@ -89,3 +89,64 @@ fn process_of(who: Credentials) -> Result<Option<OwnedFd>, AttachRefusal> {
     let refusal = |errno: rustix::io::Errno| shortage(errno.raw_os_error()).unwrap_or(AttachRefusal::Gone);
     process.map(Some).map_err(refusal)
 }
+
+#[cfg(test)]
+mod tests {
+    use core::num::NonZeroU32;
+    use core::time::Duration;
+
+    use super::{AttachRequest, Credentials, Packet, Pending, Server};
+    use crate::endpoint::Endpoint;
+    use crate::layout::EndpointLayout;
+    use crate::name::{JobKey, JobNumber};
+    use crate::serving::ServerConfig;
+    use crate::serving::socket::{Came, PacketSocket};
+
+    /// Asks as this process, and returns the answer.
+    fn ask(server: &mut Server, endpoint: &Endpoint, pid: Option<u32>) -> Packet {
+        let request = AttachRequest {
+            job: JobNumber(1),
+            key: JobKey([7; 16]),
+            endpoint: 1,
+            layout: EndpointLayout::new(4, 64).unwrap(),
+        };
+        let (socket, other) = PacketSocket::pair().unwrap();
+        other
+            .send(&Packet::Attach(request), &endpoint.descriptors())
+            .unwrap();
+        let who = Credentials {
+            uid: 1,
+            gid: 1,
+            pid: pid.and_then(NonZeroU32::new),
+        };
+        let until = doorbell::within(Duration::from_secs(600));
+        server.ask_to_attach(Pending { socket, who, until }, request);
+        while server.helpers.is_busy(who.uid) {
+            std::thread::yield_now();
+            server.helpers.advance();
+            server.take_adopted();
+        }
+        match other.receive().unwrap() {
+            Came::Packet(answer) => answer.unwrap(),
+            came => panic!("{came:?}"),
+        }
+    }
+
+    /// The client sends the same memory again, and sealed memory would be refused for good.
+    #[test]
+    fn the_memory_of_a_process_without_a_pidfd_is_not_sealed() {
+        let folder = std::env::temp_dir().join(format!("doorbell-attaching-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut server = Server::bind(&ServerConfig::new(folder.join("socket"))).unwrap();
+        let endpoint = Endpoint::new(EndpointLayout::new(4, 64).unwrap()).unwrap();
+        // No process has this number.
+        let answer = ask(&mut server, &endpoint, Some(i32::MAX as u32));
+        assert!(matches!(answer, Packet::Refused(_)), "{answer:?}");
+        assert!(!endpoint.is_sealed());
+        let answer = ask(&mut server, &endpoint, None);
+        assert!(matches!(answer, Packet::Attached { .. }), "{answer:?}");
+        assert!(endpoint.is_sealed());
+        drop(server);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
