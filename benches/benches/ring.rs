@@ -98,19 +98,31 @@ fn race(mut push: impl FnMut(u64) -> usize + Send, mut take: impl FnMut(&mut u64
     nanoseconds as f64 / ITEMS as f64
 }
 
+fn slots() -> Vec<Slot> {
+    (0..CAPACITY).map(|_| Slot::new()).collect()
+}
+
+fn spsc_ring() -> SpscRing<Vec<Slot>> {
+    SpscRing::new(slots()).expect("a power of two")
+}
+
+fn mpsc_ring() -> MpscRing<Vec<Slot>> {
+    MpscRing::new(slots()).expect("a power of two")
+}
+
 mod one {
     //! One item at a time.
 
     use super::*;
 
-    pub(super) fn spsc() -> f64 {
-        let slots: Vec<_> = (0..CAPACITY).map(|_| Slot::new()).collect();
-        let ring = Arc::new(SpscRing::new(slots).expect("a power of two"));
-        let (mut producer, mut consumer) = SpscRing::split(ring).expect("nobody has a half");
+    fn race_one(
+        mut push: impl FnMut(Descriptor) -> bool + Send,
+        mut take: impl FnMut() -> Option<Descriptor> + Send,
+    ) -> f64 {
         race(
-            move |number| usize::from(producer.push(item(number)).is_ok()),
+            move |number| usize::from(push(item(number))),
             move |sum| {
-                consumer.take().map_or(0, |item| {
+                take().map_or(0, |item| {
                     *sum ^= digest(&item);
                     1
                 })
@@ -118,73 +130,49 @@ mod one {
         )
     }
 
+    pub(super) fn spsc() -> f64 {
+        let (mut producer, mut consumer) = SpscRing::split(Arc::new(spsc_ring())).expect("nobody has a half");
+        race_one(
+            move |item| producer.push(item).is_ok(),
+            move || consumer.take().ok(),
+        )
+    }
+
     pub(super) fn mpsc() -> f64 {
-        let slots: Vec<_> = (0..CAPACITY).map(|_| Slot::new()).collect();
-        let ring = Arc::new(MpscRing::new(slots).expect("a power of two"));
+        let ring = Arc::new(mpsc_ring());
         let mut producer = MpscProducer::new(Arc::clone(&ring));
         let mut consumer = Consumer::claim(ring).expect("nobody has it");
-        race(
-            move |number| usize::from(producer.push(item(number)).is_ok()),
-            move |sum| {
-                consumer.take().map_or(0, |item| {
-                    *sum ^= digest(&item);
-                    1
-                })
-            },
+        race_one(
+            move |item| producer.push(item).is_ok(),
+            move || consumer.take().ok(),
         )
     }
 
     pub(super) fn rtrb() -> f64 {
         let (mut producer, mut consumer) = rtrb::RingBuffer::<Descriptor>::new(CAPACITY);
-        race(
-            move |number| usize::from(producer.push(item(number)).is_ok()),
-            move |sum| {
-                consumer.pop().map_or(0, |item| {
-                    *sum ^= digest(&item);
-                    1
-                })
-            },
+        race_one(
+            move |item| producer.push(item).is_ok(),
+            move || consumer.pop().ok(),
         )
     }
 
     pub(super) fn crossbeam() -> f64 {
         let queue = &ArrayQueue::<Descriptor>::new(CAPACITY);
-        race(
-            move |number| usize::from(queue.push(item(number)).is_ok()),
-            move |sum| {
-                queue.pop().map_or(0, |item| {
-                    *sum ^= digest(&item);
-                    1
-                })
-            },
-        )
+        race_one(move |item| queue.push(item).is_ok(), move || queue.pop())
     }
 
     pub(super) fn heapless() -> f64 {
         let mut queue = Box::new(heapless::spsc::Queue::<Descriptor, CAPACITY>::new());
         let (mut producer, mut consumer) = queue.split();
-        race(
-            move |number| usize::from(producer.enqueue(item(number)).is_ok()),
-            move |sum| {
-                consumer.dequeue().map_or(0, |item| {
-                    *sum ^= digest(&item);
-                    1
-                })
-            },
+        race_one(
+            move |item| producer.enqueue(item).is_ok(),
+            move || consumer.dequeue(),
         )
     }
 
     pub(super) fn heapless_mpmc() -> f64 {
         let queue = &heapless::mpmc::Queue::<Descriptor, CAPACITY>::new();
-        race(
-            move |number| usize::from(queue.enqueue(item(number)).is_ok()),
-            move |sum| {
-                queue.dequeue().map_or(0, |item| {
-                    *sum ^= digest(&item);
-                    1
-                })
-            },
-        )
+        race_one(move |item| queue.enqueue(item).is_ok(), move || queue.dequeue())
     }
 }
 
@@ -193,10 +181,24 @@ mod sixteen {
 
     use super::*;
 
+    /// For a queue without batches: sixteen calls for sixteen items.
+    fn race_calls(
+        mut push: impl FnMut(Descriptor) -> bool + Send,
+        mut take: impl FnMut() -> Option<Descriptor> + Send,
+    ) -> f64 {
+        race(
+            move |number| items(number).into_iter().take_while(|item| push(*item)).count(),
+            move |sum| {
+                (0..BATCH)
+                    .map_while(|_| take())
+                    .map(|item| *sum ^= digest(&item))
+                    .count()
+            },
+        )
+    }
+
     pub(super) fn spsc() -> f64 {
-        let slots: Vec<_> = (0..CAPACITY).map(|_| Slot::new()).collect();
-        let ring = Arc::new(SpscRing::new(slots).expect("a power of two"));
-        let (mut producer, mut consumer) = SpscRing::split(ring).expect("nobody has a half");
+        let (mut producer, mut consumer) = SpscRing::split(Arc::new(spsc_ring())).expect("nobody has a half");
         race(
             move |number| producer.push_batch(&items(number)).unwrap_or(0),
             move |sum| {
@@ -208,8 +210,7 @@ mod sixteen {
     }
 
     pub(super) fn mpsc() -> f64 {
-        let slots: Vec<_> = (0..CAPACITY).map(|_| Slot::new()).collect();
-        let ring = Arc::new(MpscRing::new(slots).expect("a power of two"));
+        let ring = Arc::new(mpsc_ring());
         let mut producer = MpscProducer::new(Arc::clone(&ring));
         let mut consumer = Consumer::claim(ring).expect("nobody has it");
         race(
@@ -254,57 +255,21 @@ mod sixteen {
 
     pub(super) fn crossbeam() -> f64 {
         let queue = &ArrayQueue::<Descriptor>::new(CAPACITY);
-        race(
-            move |number| {
-                items(number)
-                    .into_iter()
-                    .take_while(|item| queue.push(*item).is_ok())
-                    .count()
-            },
-            move |sum| {
-                (0..BATCH)
-                    .map_while(|_| queue.pop())
-                    .map(|item| *sum ^= digest(&item))
-                    .count()
-            },
-        )
+        race_calls(move |item| queue.push(item).is_ok(), move || queue.pop())
     }
 
     pub(super) fn heapless() -> f64 {
         let mut queue = Box::new(heapless::spsc::Queue::<Descriptor, CAPACITY>::new());
         let (mut producer, mut consumer) = queue.split();
-        race(
-            move |number| {
-                items(number)
-                    .into_iter()
-                    .take_while(|item| producer.enqueue(*item).is_ok())
-                    .count()
-            },
-            move |sum| {
-                (0..BATCH)
-                    .map_while(|_| consumer.dequeue())
-                    .map(|item| *sum ^= digest(&item))
-                    .count()
-            },
+        race_calls(
+            move |item| producer.enqueue(item).is_ok(),
+            move || consumer.dequeue(),
         )
     }
 
     pub(super) fn heapless_mpmc() -> f64 {
         let queue = &heapless::mpmc::Queue::<Descriptor, CAPACITY>::new();
-        race(
-            move |number| {
-                items(number)
-                    .into_iter()
-                    .take_while(|item| queue.enqueue(*item).is_ok())
-                    .count()
-            },
-            move |sum| {
-                (0..BATCH)
-                    .map_while(|_| queue.dequeue())
-                    .map(|item| *sum ^= digest(&item))
-                    .count()
-            },
-        )
+        race_calls(move |item| queue.enqueue(item).is_ok(), move || queue.dequeue())
     }
 }
 

@@ -13,7 +13,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle};
 use doorbell_ffi::Rdma;
 
-use crate::connect::connector::{Connector, Way};
+use crate::connect::connector::{Connector, Target};
 use crate::connect::node::Node;
 use crate::connect::node::{Connection, Entropy};
 use crate::connect::port_scan::{PendingScan, SCANNED_WITHIN};
@@ -36,14 +36,14 @@ use crate::worker::config::ChannelConfig;
 pub struct Connecting<P: Provider = Rdma, N: Network = Tcp> {
     stage: ConnectingState<P, N>,
     config: ChannelConfig,
-    patience: Patience,
+    time_limit: TimeLimit,
     /// Whether the outcome was returned.
     is_over: bool,
 }
 
 /// The time limit of an attempt.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub(crate) enum TimeLimit {
     /// A deadline for the whole attempt, including the scan of the local ports.
     Until(Deadline),
     /// A time from the end of the scan on. The scan itself has [`SCANNED_WITHIN`].
@@ -52,7 +52,7 @@ pub(crate) enum Patience {
 
 enum ConnectingState<P: Provider, N: Network> {
     /// A thread scans the local ports, and raises the signal at the end.
-    Scanning(PendingScan, Box<Aim>, Arc<Signal>),
+    Scanning(PendingScan, Box<Destination>, Arc<Signal>),
     Dialing(Box<Dialing<P, N>>),
 }
 
@@ -64,7 +64,7 @@ struct Dialing<P: Provider, N: Network> {
 }
 
 /// The destination of an attempt.
-pub(crate) enum Aim {
+pub(crate) enum Destination {
     /// The listener that handed out this handle, over the best rail.
     Listener(Handle),
     /// Any listener at this TCP address.
@@ -78,9 +78,9 @@ pub(crate) enum Aim {
     },
 }
 
-impl Aim {
-    /// Returns the way to the destination, and the TCP address to connect to.
-    fn way(&self, rails: Rails) -> Result<(Way, SocketAddr), ConnectError> {
+impl Destination {
+    /// Returns the target of the handshake, and the TCP address to connect to.
+    fn target(&self, rails: Rails) -> Result<(Target, SocketAddr), ConnectError> {
         let (rails, to, listener, only) = match self {
             Self::Listener(handle) => {
                 let to = dial_address(&rails, handle)?;
@@ -102,12 +102,12 @@ impl Aim {
                 (ours, to, Some(handle.instance()), Some(*peer))
             }
         };
-        let way = Way {
+        let target = Target {
             rails,
             listener,
             only,
         };
-        Ok((way, to))
+        Ok((target, to))
     }
 }
 
@@ -126,7 +126,12 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        self.begin(workers, Aim::Listener(*handle), config, Patience::Until(deadline))
+        self.begin(
+            workers,
+            Destination::Listener(*handle),
+            config,
+            TimeLimit::Until(deadline),
+        )
     }
 
     /// Begins to connect to the listener at a TCP address, without a handle.
@@ -140,47 +145,57 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        self.begin(workers, Aim::Address(address), config, Patience::Until(deadline))
+        self.begin(
+            workers,
+            Destination::Address(address),
+            config,
+            TimeLimit::Until(deadline),
+        )
     }
 
     pub(crate) fn begin(
         &self,
         workers: &[Worker<P>],
-        aim: Aim,
+        destination: Destination,
         config: &ChannelConfig,
-        patience: Patience,
+        time_limit: TimeLimit,
     ) -> Result<Connecting<P, N>, ConnectError> {
         config.check()?;
         let stage = match self.makers().signal().map_err(ConnectError::Tcp)? {
-            None => self.dial(aim.way(self.worker_rails(workers)?)?, config, patience, None)?,
+            None => self.dial(
+                destination.target(self.worker_rails(workers)?)?,
+                config,
+                time_limit,
+                None,
+            )?,
             Some(signal) => {
-                let until = match patience {
-                    Patience::Until(deadline) => deadline,
-                    Patience::OnceScanned(_) => self.within(SCANNED_WITHIN),
+                let until = match time_limit {
+                    TimeLimit::Until(deadline) => deadline,
+                    TimeLimit::OnceScanned(_) => self.within(SCANNED_WITHIN),
                 };
                 let scan = PendingScan::begin(self, workers, Some(Arc::clone(&signal).into()), until)?;
-                ConnectingState::Scanning(scan, Box::new(aim), signal)
+                ConnectingState::Scanning(scan, Box::new(destination), signal)
             }
         };
         Ok(Connecting {
             stage,
             config: *config,
-            patience,
+            time_limit,
             is_over: false,
         })
     }
 
     fn dial(
         &self,
-        (way, to): (Way, SocketAddr),
+        (target, to): (Target, SocketAddr),
         config: &ChannelConfig,
-        patience: Patience,
+        time_limit: TimeLimit,
         signal: Option<Arc<Signal>>,
     ) -> Result<ConnectingState<P, N>, ConnectError> {
         let now = self.network.now();
-        let deadline = match patience {
-            Patience::Until(deadline) => deadline,
-            Patience::OnceScanned(span) => Deadline::after(now, span),
+        let deadline = match time_limit {
+            TimeLimit::Until(deadline) => deadline,
+            TimeLimit::OnceScanned(span) => Deadline::after(now, span),
         };
         let entropy = Entropy::new(&self.network)?;
         let timing = Timing {
@@ -189,7 +204,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         };
         self.trust().check_address(to.ip())?;
         log!(debug, "connecting", to = to);
-        let connector = Connector::new(self, way, config, timing, &entropy, now, signal)?;
+        let connector = Connector::new(self, target, config, timing, &entropy, now, signal)?;
         let stream = self.network.connect(to)?;
         Ok(ConnectingState::Dialing(Box::new(Dialing {
             connector,
@@ -285,14 +300,14 @@ impl<P: Provider, N: Network> Connecting<P, N> {
 
     /// Begins to dial if the scan of the local ports has ended.
     fn dial_once_scanned(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
-        let ConnectingState::Scanning(scan, aim, signal) = &self.stage else {
+        let ConnectingState::Scanning(scan, destination, signal) = &self.stage else {
             return Ok(());
         };
         // The signal is cleared before the check, so that a scan that ends in between raises it again.
         signal.take();
         if let Some(rails) = scan.take(node, workers) {
             let signal = Some(Arc::clone(signal));
-            self.stage = node.dial(aim.way(rails?)?, &self.config, self.patience, signal)?;
+            self.stage = node.dial(destination.target(rails?)?, &self.config, self.time_limit, signal)?;
         }
         Ok(())
     }

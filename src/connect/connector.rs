@@ -59,7 +59,7 @@ impl<P: Provider> ConnectorState<P> {
 }
 
 /// The destination of a handshake, and the rails that may be used.
-pub(crate) struct Way {
+pub(crate) struct Target {
     pub(crate) rails: Rails,
     /// The instance of the listener, if it is known.
     pub(crate) listener: Option<InstanceId>,
@@ -70,7 +70,7 @@ pub(crate) struct Way {
 impl<P: Provider> Connector<P> {
     pub(crate) fn new(
         node: &Node<P, impl Network>,
-        way: Way,
+        target: Target,
         config: &ChannelConfig,
         timing: Timing,
         entropy: &Entropy,
@@ -78,11 +78,11 @@ impl<P: Provider> Connector<P> {
         signal: Option<Arc<Signal>>,
     ) -> Result<Self, ConnectError> {
         let trust = node.trust();
-        let Way {
+        let Target {
             rails,
             listener,
             only,
-        } = way;
+        } = target;
         let initiator = InitiatorConfig {
             instance: node.instance(),
             listener,

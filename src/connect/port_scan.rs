@@ -43,7 +43,7 @@ impl PortScans {
             *next = Arc::downgrade(&scan);
         }
         drop(next);
-        let begun = Begun(Arc::downgrade(&scan));
+        let begun = ScanJob(Arc::downgrade(&scan));
         let provider = Arc::clone(provider);
         let job = makers.make(Whom::All, None, move || {
             begun.run(&*provider);
@@ -96,9 +96,9 @@ impl PortScan {
 }
 
 /// The job of a scan. Dropping it ends the scan with an outcome, also after a panic.
-struct Begun(Weak<PortScan>);
+struct ScanJob(Weak<PortScan>);
 
-impl Begun {
+impl ScanJob {
     fn run(&self, provider: &impl Provider) {
         let Some(scan) = self.0.upgrade() else {
             return;
@@ -112,7 +112,7 @@ impl Begun {
     }
 }
 
-impl Drop for Begun {
+impl Drop for ScanJob {
     fn drop(&mut self) {
         // No effect if the scan has an outcome.
         if let Some(scan) = self.0.upgrade() {
@@ -215,7 +215,7 @@ impl PendingScan {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, PortScan, PortScans, Waiting};
+    use super::{PortScan, PortScans, ScanJob, Waiting};
     use crate::error::ConnectError;
     use crate::machine::makers::{Makers, Whom};
     use crate::machine::reaper::Reaper;
@@ -323,7 +323,7 @@ mod tests {
         let scan = Arc::new(PortScan::default());
         let waiting = waiting(&signal);
         assert!(scan.is_joined(Some(&waiting)));
-        drop(Begun(Arc::downgrade(&scan)));
+        drop(ScanJob(Arc::downgrade(&scan)));
         assert!(matches!(scan.state().outcome, Some(Err(_))));
         assert_notified(&signal);
     }

@@ -11,7 +11,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
 use doorbell_core::{Deadline, Instant};
 
-use super::dispatch::Whose;
+use super::dispatch::ChannelOwner;
 use super::log::log_closed;
 use super::rail::At;
 use super::table::Core;
@@ -162,7 +162,7 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
                                 channel,
                             };
                             let until = Deadline::after(now, core.config.session.attach_within);
-                            core.routes.set(at, Whose::Unclaimed(until));
+                            core.routes.set(at, ChannelOwner::Unclaimed(until));
                         }
                         Ok(None) if is_asked => has_granted = true,
                         Ok(None) => break,

@@ -19,7 +19,7 @@ use crate::worker::{Reservation, Worker};
 
 /// Owner of a link: the session, and the process that began it. Another process that uses the same session id is another owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Who {
+pub(super) struct LinkOwner {
     pub(super) session: SessionId,
     pub(super) peer: InstanceId,
 }
@@ -28,7 +28,7 @@ pub(super) struct Who {
 #[derive(Debug)]
 struct Arrival {
     at: At,
-    who: Who,
+    who: LinkOwner,
     /// Source address of the handshake's stream. The addresses of rails that the peer claims are not used: a peer could claim those of
     /// another host.
     from: IpAddr,
@@ -44,7 +44,7 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// Notes that a peer was granted a place on a Worker.
-    fn note(&mut self, at: At, (who, from): (Who, IpAddr), place: &Arc<Reservation>) {
+    fn note(&mut self, at: At, (who, from): (LinkOwner, IpAddr), place: &Arc<Reservation>) {
         self.list.retain(|one| one.place.strong_count() > 0);
         let place = Arc::downgrade(place);
         self.list.push(Arrival { at, who, from, place });
@@ -57,7 +57,7 @@ impl Arrivals {
     }
 
     /// The owners of all arrivals, or of those from one address. An owner that connects several rails is returned once.
-    fn each(&self, from: Option<IpAddr>) -> impl Iterator<Item = Who> {
+    fn each(&self, from: Option<IpAddr>) -> impl Iterator<Item = LinkOwner> {
         let is_there =
             move |one: &&Arrival| one.place.strong_count() > 0 && from.is_none_or(|from| one.from == from);
         (1..).zip(&self.list).filter_map(move |(through, one)| {
@@ -78,7 +78,7 @@ impl<P: Provider, N: Network> Core<P, N> {
     ) -> Result<Reserved<P>, ConnectError> {
         let resumption = request.peer.session.zip(request.peer_instance);
         // A connection without a session cannot become a rail: its first frame is refused.
-        let who = resumption.map(|(resumption, peer)| Who {
+        let who = resumption.map(|(resumption, peer)| LinkOwner {
             session: resumption.session,
             peer,
         });
@@ -109,12 +109,12 @@ impl<P: Provider, N: Network> Core<P, N> {
     }
 
     /// Whether this owner's link exists or has ended. In both cases it needs no further place for a link.
-    fn is_known(&self, who: Who) -> bool {
+    fn is_known(&self, who: LinkOwner) -> bool {
         self.links().any(|(_, link)| link.who() == Some(who)) || self.ended.why(who).is_some()
     }
 
     /// Whether there is room for the link of this owner, in addition to the links that other arrivals may begin.
-    pub(super) fn has_room_for(&self, who: Option<Who>) -> bool {
+    pub(super) fn has_room_for(&self, who: Option<LinkOwner>) -> bool {
         let most = usize::try_from(self.config.links_max).unwrap_or(usize::MAX);
         let links = self.links().count();
         // This sum may count an owner several times, and owners of existing links, but it is never too small. The exact count
@@ -129,7 +129,7 @@ impl<P: Provider, N: Network> Core<P, N> {
 
     /// Whether the limit of this source address permits another link. Other rails of the same owner from this address do not count. If a
     /// peer's second rail comes from another address of its host that is at its limit, the rail is rejected until the link exists.
-    fn has_room_from(&self, from: IpAddr, who: Who) -> bool {
+    fn has_room_from(&self, from: IpAddr, who: LinkOwner) -> bool {
         let most = usize::try_from(self.config.links_per_address).unwrap_or(usize::MAX);
         let begun = self.links().filter(|(_, link)| {
             let mut came_from = link.rails.iter().filter_map(|rail| rail.from);

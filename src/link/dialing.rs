@@ -18,7 +18,7 @@ use super::moment::Moment;
 use super::rail::{At, Between, LinkRail, NotConnected};
 use super::state::Link;
 use crate::connect::connecting::Connecting;
-use crate::connect::connecting::{Aim, Patience};
+use crate::connect::connecting::{Destination, TimeLimit};
 use crate::connect::node::{Connection, Node};
 use crate::connect::port_scan::{PendingScan, SCANNED_WITHIN};
 use crate::error::ConnectError;
@@ -380,7 +380,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 "a rail is to be connected whose peer is not known",
             ));
         };
-        let patience = Patience::OnceScanned(config.session.attach_within);
+        let time_limit = TimeLimit::OnceScanned(config.session.attach_within);
         // The peer compares the first frame on the connection with this, which the handshake authenticates.
         let channel = ChannelConfig {
             session: Some(Resumption {
@@ -391,13 +391,13 @@ impl<P: Provider, N: Network> Link<P, N> {
             class: self.in_class.class(),
             ..config.channel
         };
-        let aim = Aim::Rail {
+        let destination = Destination::Rail {
             handle: *handle,
             device: between.device.clone(),
             port: between.port,
             peer: between.peer,
         };
-        node.begin(workers, aim, &channel, patience)
+        node.begin(workers, destination, &channel, time_limit)
     }
 
     /// Advances the rails that are being connected; `made` gets each new channel. If a process rejects the handle as stale, it has `within`
@@ -525,7 +525,7 @@ mod tests {
     use doorbell_sim::{Fabric, Host, PortConfig};
 
     use super::super::config::LinkConfig;
-    use super::super::rail::{At, Between, Leads, LinkRailCounts};
+    use super::super::rail::{At, Between, LinkRailCounts, RailPath};
     use super::super::state::Link;
     use crate::connect::node::Node;
     use crate::trust::Trust;
@@ -627,7 +627,7 @@ mod tests {
         // The new port begins without the counts of the old one, which are reported with those of ended links.
         let rail = &link.rails[3];
         assert_eq!((rail.leads, rail.counts), (None, LinkRailCounts::default()));
-        assert_eq!(link.vacated, [(Leads { worker, peer }, counts)]);
+        assert_eq!(link.vacated, [(RailPath { worker, peer }, counts)]);
         // A rail that has a connection keeps its place, and an attempt to connect one does not.
         let mut begun = Vec::new();
         while let Some(Action::Connect { rail, epoch }) = link.session.poll_action(now, 0) {

@@ -8,7 +8,7 @@ use doorbell_core::session::{HealthState, Role};
 use doorbell_core::wire::{AttachParameters, Refusal, RefusalReason, SessionFrame};
 use doorbell_core::{Deadline, Instant, WcStatus};
 
-use super::arrivals::Who;
+use super::arrivals::LinkOwner;
 use super::event::{LinkEvent, LinkId};
 use super::log::{log_accepted, log_failed, log_refused};
 use super::moment::Moment;
@@ -21,7 +21,7 @@ use crate::worker::peer::Peer;
 
 /// Owner of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum ChannelOwner {
     /// A rail of a link.
     Rail(LinkId, u8),
     /// A peer connected it, and has to send its first frame by this deadline.
@@ -52,13 +52,13 @@ fn is_denial(status: WcStatus) -> bool {
 /// The owner of each channel of each Worker.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    of_worker: Vec<Vec<Option<(At, Whose)>>>,
-    /// Number of channels that are [`Whose::Unclaimed`].
+    of_worker: Vec<Vec<Option<(At, ChannelOwner)>>>,
+    /// Number of channels that are [`ChannelOwner::Unclaimed`].
     unclaimed: usize,
 }
 
 impl Routes {
-    pub(super) fn set(&mut self, at: At, whose: Whose) {
+    pub(super) fn set(&mut self, at: At, whose: ChannelOwner) {
         let index = at.channel.index as usize;
         if self.of_worker.len() <= at.worker {
             self.of_worker.resize_with(at.worker.saturating_add(1), Vec::new);
@@ -71,7 +71,7 @@ impl Routes {
         }
         if let Some(place) = of_it.get_mut(index) {
             let before = place.replace((at, whose)).map(|(_, whose)| whose);
-            let count = |whose| usize::from(matches!(whose, Some(Whose::Unclaimed(_))));
+            let count = |whose| usize::from(matches!(whose, Some(ChannelOwner::Unclaimed(_))));
             self.unclaimed = self
                 .unclaimed
                 .saturating_add(count(Some(whose)))
@@ -79,7 +79,7 @@ impl Routes {
         }
     }
 
-    pub(super) fn get(&self, at: At) -> Option<Whose> {
+    pub(super) fn get(&self, at: At) -> Option<ChannelOwner> {
         let place = self.of_worker.get(at.worker)?.get(at.channel.index as usize)?;
         place.filter(|(there, _)| *there == at).map(|(_, whose)| whose)
     }
@@ -87,7 +87,7 @@ impl Routes {
     /// Makes further events of a channel be dropped. If another channel has the same index by now, nothing changes.
     pub(super) fn give_up(&mut self, at: At) {
         if self.get(at).is_some() {
-            self.set(at, Whose::GivenUp);
+            self.set(at, ChannelOwner::GivenUp);
         }
     }
 
@@ -101,8 +101,8 @@ impl Routes {
     pub(super) fn unclaimed(&self) -> impl Iterator<Item = (At, Deadline)> {
         let all = self.of_worker.iter().flatten().flatten();
         let unclaimed = all.filter_map(|(at, whose)| match whose {
-            Whose::Unclaimed(until) => Some((*at, *until)),
-            Whose::Rail(..) | Whose::Ended | Whose::GivenUp => None,
+            ChannelOwner::Unclaimed(until) => Some((*at, *until)),
+            ChannelOwner::Rail(..) | ChannelOwner::Ended | ChannelOwner::GivenUp => None,
         });
         // Usually there is none, and then the iteration looks at no channel.
         unclaimed.take(self.unclaimed)
@@ -134,7 +134,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             return Some((turn, event));
         };
         match (event, whose) {
-            (Event::Received { message, .. }, Whose::Rail(id, rail)) => {
+            (Event::Received { message, .. }, ChannelOwner::Rail(id, rail)) => {
                 let random = self.draw();
                 if let Some(link) = self.link_mut(id) {
                     link.take(rail, message.payload(), Moment { now, random }, |message| {
@@ -142,17 +142,17 @@ impl<P: Provider, N: Network> Core<P, N> {
                     });
                 }
             }
-            (Event::Received { message, .. }, Whose::Unclaimed(_)) => {
+            (Event::Received { message, .. }, ChannelOwner::Unclaimed(_)) => {
                 let from = self.arrivals.forget(at);
                 self.claim((at, from), message.payload(), &mut turn, now, each);
             }
-            (Event::Done { through }, Whose::Rail(id, rail)) => {
+            (Event::Done { through }, ChannelOwner::Rail(id, rail)) => {
                 if let Some(link) = self.link_mut(id) {
                     link.completed(rail, through, now);
                 }
             }
             (Event::Fetched { ticket, data }, whose) => {
-                if let Whose::Rail(id, rail) = whose {
+                if let ChannelOwner::Rail(id, rail) = whose {
                     let link = self.link_mut(id);
                     let data = data.payload();
                     if let Some(request) = link.and_then(|link| link.fetched(rail, ticket, data)) {
@@ -166,10 +166,10 @@ impl<P: Provider, N: Network> Core<P, N> {
                 | Event::ChannelFailed { .. }
                 | Event::PeerClosed { .. }
                 | Event::Overdrawn,
-                whose @ (Whose::Rail(..) | Whose::Unclaimed(_) | Whose::Ended),
+                whose @ (ChannelOwner::Rail(..) | ChannelOwner::Unclaimed(_) | ChannelOwner::Ended),
             ) => {
                 self.give_up(at, Deadline::at(now));
-                if let Whose::Rail(id, rail) = whose {
+                if let ChannelOwner::Rail(id, rail) = whose {
                     log_failed(id, rail, turn.channel.state());
                     let random = self.draw();
                     if let Some(link) = self.link_mut(id) {
@@ -226,7 +226,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         each: &mut impl FnMut(LinkId, LinkEvent<'_>),
     ) -> Result<(), RefusalReason> {
         // Another process cannot attach to the link, even if it knows the session id.
-        let who = Who {
+        let who = LinkOwner {
             session: said.session,
             peer: peer.instance(),
         };
@@ -279,7 +279,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         if let Some(old) = replaced {
             self.give_up(old, Deadline::at(now));
         }
-        self.routes.set(at, Whose::Rail(id, offer.rail));
+        self.routes.set(at, ChannelOwner::Rail(id, offer.rail));
         if known.is_none() {
             log_accepted(id);
             each(id, LinkEvent::Accepted);

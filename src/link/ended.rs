@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use doorbell_core::wire::RefusalReason;
 
-use super::arrivals::Who;
+use super::arrivals::LinkOwner;
 
 /// Minimum number of ended links that are recorded.
 const KEPT_MIN: u32 = 64;
@@ -13,7 +13,7 @@ const KEPT_MIN: u32 = 64;
 /// the record holds as many as the limit on links, of 24 bytes each. Its memory grows as links end.
 #[derive(Debug)]
 pub(super) struct Ended {
-    list: VecDeque<(Who, RefusalReason)>,
+    list: VecDeque<(LinkOwner, RefusalReason)>,
     kept: usize,
 }
 
@@ -25,7 +25,7 @@ impl Ended {
         }
     }
 
-    pub(super) fn note(&mut self, who: Who, reason: RefusalReason) {
+    pub(super) fn note(&mut self, who: LinkOwner, reason: RefusalReason) {
         if self.list.len() >= self.kept {
             self.list.pop_front();
         }
@@ -33,7 +33,7 @@ impl Ended {
     }
 
     /// Returns the reason of a link's end, if the link is known.
-    pub(super) fn why(&self, who: Who) -> Option<RefusalReason> {
+    pub(super) fn why(&self, who: LinkOwner) -> Option<RefusalReason> {
         let ended = self.list.iter().find(|(ended, _)| *ended == who);
         ended.map(|(_, reason)| *reason)
     }
@@ -41,12 +41,12 @@ impl Ended {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ended, KEPT_MIN, Who};
+    use super::{Ended, KEPT_MIN, LinkOwner};
     use doorbell_core::wire::{InstanceId, RefusalReason, SessionId};
 
     #[test]
     fn as_many_are_kept_as_there_may_be_and_no_more() {
-        let who = |session| Who {
+        let who = |session| LinkOwner {
             session: SessionId::new(session).unwrap(),
             peer: InstanceId::new(7).unwrap(),
         };
@@ -61,12 +61,12 @@ mod tests {
             }
             // The same id of another process is another session.
             let peer = InstanceId::new(8).unwrap();
-            assert_eq!(ended.why(Who { peer, ..who(2) }), None);
+            assert_eq!(ended.why(LinkOwner { peer, ..who(2) }), None);
         }
     }
 
     #[test]
     fn one_has_as_many_bytes_as_is_said() {
-        assert_eq!(size_of::<(Who, RefusalReason)>(), 24);
+        assert_eq!(size_of::<(LinkOwner, RefusalReason)>(), 24);
     }
 }

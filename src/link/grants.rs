@@ -198,13 +198,13 @@ impl Ours {
 /// Windows that the peer grants.
 #[derive(Debug, Default)]
 pub(super) struct Theirs {
-    grants: Vec<Their>,
+    grants: Vec<PeerGrant>,
     /// The last withdrawn numbers. A grant may arrive after its withdrawal, over another rail. The peer uses no number twice.
     withdrawn: VecDeque<u32>,
 }
 
 #[derive(Debug)]
-struct Their {
+struct PeerGrant {
     number: u32,
     bytes: u64,
     access: RemoteAccess,
@@ -261,7 +261,7 @@ impl Theirs {
             if self.grants.len() >= THEIRS_MAX {
                 return Change::TooMany;
             }
-            self.grants.push(Their {
+            self.grants.push(PeerGrant {
                 number: granted.number,
                 bytes: window.length_bytes(),
                 access,

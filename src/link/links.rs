@@ -23,7 +23,7 @@ use super::event::{LinkEvent, LinkId};
 use super::log::{log_begun, log_late};
 use super::placing::PlacedBudget;
 use super::rail::LinkRail;
-use super::report::Gone;
+use super::report::FormerCounts;
 use super::resting::Resting;
 use super::sleeping::{Taken, Waiting};
 use super::state::Link;
@@ -156,7 +156,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             domains: workers.iter().map(|worker| worker.domain.id()).collect(),
             entries: Vec::new(),
             resting: Resting::default(),
-            gone: Gone::default(),
+            gone: FormerCounts::default(),
             closing: Vec::new(),
             arrivals: Arrivals::default(),
             ended: Ended::new(config.links_max),

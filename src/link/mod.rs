@@ -67,8 +67,8 @@ pub use one_sided::Request;
 pub use placing::PlacedMemory;
 pub use rail::{LinkRailCounts, NotConnected, RailEnds};
 pub use report::LinkRailReport;
-pub(crate) use sleeping::{Left, WaitedFor, is_ready_to_sleep, poll_settling};
 pub use sleeping::{LinkDescriptor, WatchedNetwork};
+pub(crate) use sleeping::{PendingWork, WaitTarget, is_ready_to_sleep, poll_settling};
 pub use transfers::{
     EndReason, LoanId, TransferConfig, TransferCounts, TransferEnd, TransferEvent, TransferId,
     TransferOptions, TransferOutcome, TransferRefusal, TransferRole, TransferTotals,

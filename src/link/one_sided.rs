@@ -26,7 +26,7 @@ use super::store::Store;
 use super::transfers::LoanEnd;
 use crate::machine::makers::{Makers, Whom};
 use crate::worker::Worker;
-use long::Long;
+use long::LongRequests;
 
 /// Request to a window of the peer, of at most [`LinkConfig::request_bytes_max`](super::LinkConfig::request_bytes_max) bytes.
 ///
@@ -56,7 +56,7 @@ pub enum Request<'b> {
 
 /// Record of a request or of a stretch. The bytes of a WRITE are stored separately.
 #[derive(Clone, Copy, Debug, Default)]
-struct Asked {
+struct RequestRecord {
     offset: u64,
     bytes: u32,
     kind: OneSidedKind,
@@ -82,7 +82,7 @@ const WORD_BYTES: u32 = 8;
 
 /// A change of the peer's windows that is to be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum WindowNotice {
     Granted {
         number: u32,
         bytes: u64,
@@ -96,15 +96,15 @@ pub(super) enum News {
 /// The one-sided requests, grants and fences of a link.
 pub(super) struct OneSided {
     requests: Requests<Box<[KeptRequest]>>,
-    asked: Box<[Asked]>,
+    asked: Box<[RequestRecord]>,
     payloads: Store,
-    long: Long,
+    long: LongRequests,
     pub(super) ours: Ours,
     theirs: Theirs,
     /// For each rail, its connection when it was last checked.
     seen: [Option<Epoch>; SESSION_RAILS_MAX as usize],
     pub(super) fences: Fences,
-    pub(super) news: VecDeque<News>,
+    pub(super) news: VecDeque<WindowNotice>,
     /// The new handle that the peer announced, until it is adopted, and the highest number of the peer's handles.
     pub(super) moved: Option<Handle>,
     moved_last: Sequence,
@@ -116,9 +116,9 @@ impl OneSided {
         let patience = config.session.recover_within;
         Ok(Self {
             requests: Requests::new(vec![KeptRequest::default(); places].into_boxed_slice(), patience),
-            asked: vec![Asked::default(); places].into_boxed_slice(),
+            asked: vec![RequestRecord::default(); places].into_boxed_slice(),
             payloads: Store::new(places, config.fragment_bytes())?,
-            long: Long::new(config)?,
+            long: LongRequests::new(config)?,
             ours: Ours::default(),
             theirs: Theirs::default(),
             seen: [None; SESSION_RAILS_MAX as usize],
@@ -186,7 +186,7 @@ impl OneSided {
             Request::Write(payload) | Request::WriteOnce(payload) => payload,
             _ => &[],
         };
-        let asked = Asked { offset, bytes, kind };
+        let asked = RequestRecord { offset, bytes, kind };
         if self.long.is_long(&asked) {
             let id = self
                 .long
@@ -203,7 +203,7 @@ impl OneSided {
         Ok(id)
     }
 
-    fn note(&mut self, id: RequestId, asked: Asked) {
+    fn note(&mut self, id: RequestId, asked: RequestRecord) {
         if let Some(place) = self.asked.get_mut(id.place()) {
             *place = asked;
         }
@@ -304,7 +304,7 @@ impl OneSided {
     }
 
     /// Returns the operation of a request or a stretch on a rail's connection, and its record. `None` if the connection cannot execute it.
-    fn operation(&self, what: Carried, window: u32, over: (u8, Epoch)) -> Option<(Operation, Asked)> {
+    fn operation(&self, what: Carried, window: u32, over: (u8, Epoch)) -> Option<(Operation, RequestRecord)> {
         let asked = match what {
             Carried::Request(id) => *self.asked.get(id.place())?,
             Carried::Stretch(id) => self.long.asked(id)?,
@@ -383,7 +383,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     pub(super) fn report_beside(&mut self, now: Instant, mut each: impl FnMut(LinkEvent<'_>)) {
         while let Some(news) = self.one_sided.news.pop_front() {
             each(match news {
-                News::Granted {
+                WindowNotice::Granted {
                     number,
                     bytes,
                     access,
@@ -392,7 +392,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                     bytes,
                     access,
                 },
-                News::Withdrawn { number } => LinkEvent::Withdrawn { window: number },
+                WindowNotice::Withdrawn { number } => LinkEvent::Withdrawn { window: number },
             });
         }
         while let Some(ended) = self.one_sided.poll_end() {
@@ -414,7 +414,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             SessionFrame::Grant(granted) => {
                 let number = granted.number;
                 match self.one_sided.theirs.hear(rail, granted) {
-                    Change::New { bytes, access } => self.one_sided.news.push_back(News::Granted {
+                    Change::New { bytes, access } => self.one_sided.news.push_back(WindowNotice::Granted {
                         number,
                         bytes,
                         access,
@@ -422,7 +422,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                     Change::Withdrawn => {
                         self.one_sided.requests.withdrawn(number);
                         self.one_sided.long.withdrawn(number);
-                        self.one_sided.news.push_back(News::Withdrawn { number });
+                        self.one_sided.news.push_back(WindowNotice::Withdrawn { number });
                     }
                     Change::None => {}
                     Change::TooMany => self.session.fail(FinalReason::Violation(Violation::OutOfPlace)),

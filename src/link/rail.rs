@@ -107,7 +107,7 @@ pub(super) struct LinkRail<P: Provider, N: Network> {
     /// Source address of its handshake's stream, if the peer connected.
     pub(super) from: Option<IpAddr>,
     /// Worker and peer address of its channel, or of its last one.
-    pub(super) leads: Option<Leads>,
+    pub(super) leads: Option<RailPath>,
     pub(super) counts: LinkRailCounts,
     /// Requests that were posted and have not completed.
     in_flight: VecDeque<InFlight>,
@@ -118,7 +118,7 @@ pub(super) struct LinkRail<P: Provider, N: Network> {
 
 /// The Worker whose device a channel uses, and the address of the peer's rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leads {
+pub(super) struct RailPath {
     pub(super) worker: usize,
     pub(super) peer: IpAddr,
 }
@@ -192,7 +192,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
     }
 
     /// Makes room for another port: forgets the present one, and returns the ends and the counts of its channels, if it had any.
-    pub(super) fn vacate(&mut self) -> Option<(Leads, LinkRailCounts)> {
+    pub(super) fn vacate(&mut self) -> Option<(RailPath, LinkRailCounts)> {
         (self.connecting, self.asking, self.not_connected) = (None, None, None);
         self.is_readdressed = false;
         let counts = core::mem::take(&mut self.counts);
@@ -202,7 +202,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
     /// Makes a channel to this address the rail's channel, and returns the previous one.
     pub(super) fn attach(&mut self, at: At, peer: IpAddr) -> Option<At> {
         let old = self.lose();
-        self.leads = Some(Leads {
+        self.leads = Some(RailPath {
             worker: at.worker,
             peer,
         });

@@ -10,7 +10,7 @@ use super::dialing::Finding;
 use super::event::LinkId;
 use super::links::Links;
 use super::placing::PlacedMemory;
-use super::rail::{Leads, LinkRailCounts, NotConnected};
+use super::rail::{LinkRailCounts, NotConnected, RailPath};
 use super::state::Link;
 use super::transfers::TransferTotals;
 
@@ -32,13 +32,13 @@ pub struct LinkRailReport<'l> {
 
 /// Counts of links that are over, and of rails whose places other ports have, so that totals do not decrease.
 #[derive(Debug, Default)]
-pub(super) struct Gone {
+pub(super) struct FormerCounts {
     counts: SessionCounts,
     pub(super) transfers: TransferTotals,
-    rails: Vec<(Leads, LinkRailCounts)>,
+    rails: Vec<(RailPath, LinkRailCounts)>,
 }
 
-impl Gone {
+impl FormerCounts {
     pub(super) fn add<P: Provider, N: Network>(&mut self, link: &Link<P, N>) {
         self.counts = self.counts.plus(link.session.counts());
         self.transfers = self.transfers.plus(link.transfers.totals());
@@ -47,7 +47,7 @@ impl Gone {
     }
 
     /// Adds the counts of rails by their ends.
-    pub(super) fn add_rails(&mut self, rails: impl Iterator<Item = (Leads, LinkRailCounts)>) {
+    pub(super) fn add_rails(&mut self, rails: impl Iterator<Item = (RailPath, LinkRailCounts)>) {
         for (leads, more) in rails {
             match self.rails.iter_mut().find(|(known, _)| *known == leads) {
                 Some((_, counts)) => *counts = counts.plus(more),
@@ -57,7 +57,7 @@ impl Gone {
     }
 
     /// Removes the counts of rails between a Worker and an address that no link has a rail between: they are not reported.
-    pub(super) fn keep(&mut self, mut is_reported: impl FnMut(&Leads) -> bool) {
+    pub(super) fn keep(&mut self, mut is_reported: impl FnMut(&RailPath) -> bool) {
         self.rails.retain(|(leads, _)| is_reported(leads));
     }
 }

@@ -95,7 +95,7 @@ impl Waiting {
 }
 
 /// Links, or a mesh, in the form that a [`Waiter`] waits for.
-pub(crate) struct WaitedFor<'w, P: Provider, N: Network, O, F, S> {
+pub(crate) struct WaitTarget<'w, P: Provider, N: Network, O, F, S> {
     owner: &'w mut O,
     node: &'w Node<P, N>,
     workers: &'w mut [Worker<P>],
@@ -106,7 +106,7 @@ pub(crate) struct WaitedFor<'w, P: Provider, N: Network, O, F, S> {
     sleep: S,
 }
 
-impl<P, N, O, F, S> Waitable for WaitedFor<'_, P, N, O, F, S>
+impl<P, N, O, F, S> Waitable for WaitTarget<'_, P, N, O, F, S>
 where
     P: Provider,
     N: Network,
@@ -143,7 +143,7 @@ where
     }
 }
 
-impl<'w, P, N, O, F, S> WaitedFor<'w, P, N, O, F, S>
+impl<'w, P, N, O, F, S> WaitTarget<'w, P, N, O, F, S>
 where
     P: Provider,
     N: Network,
@@ -187,12 +187,12 @@ pub(crate) fn is_ready_to_sleep<P: Provider, N: Network, O>(
     let sleep = |_: &O, _: &[Worker<P>], _| Ok(Woken::Deadline);
     // The deadline is not used here: the event loop has its own.
     let never = Deadline::at(Instant::from_ns(u64::MAX));
-    let mut waited_for = WaitedFor::new(owner, (node, workers), never, (poll, sleep));
+    let mut waited_for = WaitTarget::new(owner, (node, workers), never, (poll, sleep));
     prepare_sleep(&mut waited_for).map(|happened| happened == 0)
 }
 
 /// Signs of work that a poll left to the next.
-pub(crate) struct Left {
+pub(crate) struct PendingWork {
     /// A hash of the state that polls change, and that only a further poll acts on.
     pub(crate) mark: u64,
     /// Whether completions or connections are left that no notification announces again.
@@ -203,7 +203,7 @@ pub(crate) struct Left {
 pub(crate) fn poll_settling<O>(
     owner: &mut O,
     is_all: bool,
-    left: impl Fn(&O) -> Left,
+    left: impl Fn(&O) -> PendingWork,
     mut poll: impl FnMut(&mut O) -> Result<u32, ProviderError>,
 ) -> Result<u32, ProviderError> {
     let mut before = is_all.then(|| left(owner).mark);
@@ -215,7 +215,7 @@ pub(crate) fn poll_settling<O>(
         let Some(last) = before else {
             return Ok(0);
         };
-        let Left { mark, is_behind } = left(owner);
+        let PendingWork { mark, is_behind } = left(owner);
         if last == mark && !is_behind {
             return Ok(0);
         }
@@ -273,7 +273,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Work that the last poll left to the next.
-    pub(crate) fn left(&self) -> Left {
+    pub(crate) fn left(&self) -> PendingWork {
         let mut mark = DefaultHasher::new();
         for (id, link) in self.core.links() {
             let finding = link.finding.as_ref().map(super::dialing::Finding::is_on);
@@ -284,7 +284,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             }
         }
         self.refreshing.is_some().hash(&mut mark);
-        Left {
+        PendingWork {
             mark: mark.finish(),
             is_behind: self.core.taken.is_behind,
         }
@@ -372,7 +372,7 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
         };
         let sleep = |links: &Self, workers: &[Worker<P>], until| links.sleep(node, workers, until);
         let (waiter, outcome) =
-            WaitedFor::new(&mut *self, (node, workers), deadline, (poll, sleep)).wait(how, waiter);
+            WaitTarget::new(&mut *self, (node, workers), deadline, (poll, sleep)).wait(how, waiter);
         self.waiting.waiter = waiter;
         outcome
     }

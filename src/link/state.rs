@@ -14,7 +14,7 @@ use doorbell_core::wire::{
 };
 use doorbell_core::{Instant, Ticket, WcStatus};
 
-use super::arrivals::Who;
+use super::arrivals::LinkOwner;
 use super::assembly::Assembly;
 use super::classes::InClass;
 use super::config::{LinkConfig, LinkError};
@@ -24,7 +24,7 @@ use super::moved::SentMoves;
 use super::one_sided::OneSided;
 use super::placing::Placing;
 use super::question::Question;
-use super::rail::{At, Carried, Leads, LinkRail, LinkRailCounts, NotConnected};
+use super::rail::{At, Carried, LinkRail, LinkRailCounts, NotConnected, RailPath};
 use super::shared::SharedMessages;
 use super::store::Store;
 use super::transfers::Transfers;
@@ -36,7 +36,7 @@ pub(super) struct Link<P: Provider, N: Network> {
     pub(super) session: Session<Box<[Retained]>, Box<[Kept]>>,
     pub(super) rails: Vec<LinkRail<P, N>>,
     /// The ends and the counts of rails whose places other ports have now, until they count with those of ended links.
-    pub(super) vacated: Vec<(Leads, LinkRailCounts)>,
+    pub(super) vacated: Vec<(RailPath, LinkRailCounts)>,
     /// Handle of the peer; only on the connecting side.
     pub(super) handle: Option<Handle>,
     /// The search for rails, while ports are scanned or are to be scanned again.
@@ -123,9 +123,9 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Returns the owner of the link; only on the accepting side.
-    pub(super) fn who(&self) -> Option<Who> {
+    pub(super) fn who(&self) -> Option<LinkOwner> {
         let session = self.session.id();
-        self.peer.map(|peer| Who { session, peer })
+        self.peer.map(|peer| LinkOwner { session, peer })
     }
 
     /// Reasons why it has no rail, or why some are not connected.

@@ -11,14 +11,14 @@ use doorbell_core::{Deadline, Instant};
 use super::arrivals::Arrivals;
 use super::classes::Order;
 use super::config::LinkConfig;
-use super::dispatch::{Routes, Whose};
+use super::dispatch::{ChannelOwner, Routes};
 use super::ended::Ended;
 use super::event::{LinkEvent, LinkId};
 use super::log::log_session;
 use super::moment::Moment;
 use super::placing::{Lent, PlacedBudget};
-use super::rail::{At, Leads, LinkRailCounts, NotConnected};
-use super::report::Gone;
+use super::rail::{At, LinkRailCounts, NotConnected, RailPath};
+use super::report::FormerCounts;
 use super::resting::{NEVER, Resting};
 use super::sleeping::Taken;
 use super::state::{Link, Posted, frame_bytes};
@@ -42,7 +42,7 @@ pub(super) struct Core<P: Provider, N: Network> {
     /// When each link is to be advanced.
     pub(super) resting: Resting,
     /// Counts of links that are over.
-    pub(super) gone: Gone,
+    pub(super) gone: FormerCounts,
     pub(super) closing: Vec<Ending>,
     pub(super) arrivals: Arrivals,
     /// Links that peers had begun, for peers that reconnect to them.
@@ -215,7 +215,7 @@ impl<P: Provider, N: Network> Core<P, N> {
 
     /// Adds the counts of rails whose places other ports have to those of ended links, and drops counts that are not reported.
     #[cold]
-    fn count_vacated(&mut self, vacated: &mut Vec<(Leads, LinkRailCounts)>) {
+    fn count_vacated(&mut self, vacated: &mut Vec<(RailPath, LinkRailCounts)>) {
         let Self { gone, entries, .. } = self;
         gone.add_rails(vacated.drain(..));
         gone.keep(|leads| {
@@ -228,7 +228,7 @@ impl<P: Provider, N: Network> Core<P, N> {
     /// Schedules a channel to be closed at the end of the poll.
     pub(super) fn give_up(&mut self, at: At, by: Deadline) {
         let of = match self.routes.get(at) {
-            Some(Whose::Rail(id, rail)) => Some((id, rail)),
+            Some(ChannelOwner::Rail(id, rail)) => Some((id, rail)),
             _ => None,
         };
         self.routes.give_up(at);
@@ -335,7 +335,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         link.hear_answer(node, workers, Moment { now, random }, config);
         let terms = (config.frame_bytes(), config.session.attach_within);
         link.poll_connecting(node, workers, Moment { now, random }, terms, |rail, at| {
-            routes.set(at, Whose::Rail(id, rail));
+            routes.set(at, ChannelOwner::Rail(id, rail));
         });
         link.session.begin_turn();
         link.session.await_beside(link.awaits_beside());
@@ -456,7 +456,7 @@ impl<P: Provider, N: Network> LinkContext<'_, P, N> {
         if by.has_passed(now) {
             self.routes.give_up(at);
         } else {
-            self.routes.set(at, Whose::Ended);
+            self.routes.set(at, ChannelOwner::Ended);
         }
         let of = Some(of);
         self.closing.push(Ending { at, by, of });

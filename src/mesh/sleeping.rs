@@ -12,7 +12,9 @@ use super::discovery::Discovery;
 use super::event::MeshEvent;
 use super::membership::Mesh;
 use crate::connect::node::Node;
-use crate::link::{Left, LinkDescriptor, WaitedFor, WatchedNetwork, is_ready_to_sleep, poll_settling};
+use crate::link::{
+    LinkDescriptor, PendingWork, WaitTarget, WatchedNetwork, is_ready_to_sleep, poll_settling,
+};
 use crate::machine::tcp::Tcp;
 use crate::worker::{WaitError, Watched, Worker};
 
@@ -37,14 +39,14 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     }
 
     /// Work that the last poll left to the next. A moment that passed since is none: the sleep until then ends at once.
-    fn left(&self) -> Left {
+    fn left(&self) -> PendingWork {
         let left = self.links.left();
         let mut mark = DefaultHasher::new();
         (left.mark, self.found.len(), self.state.has_to_say()).hash(&mut mark);
         for sought in &self.sought {
             sought.is_asking().hash(&mut mark);
         }
-        Left {
+        PendingWork {
             mark: mark.finish(),
             ..left
         }
@@ -86,7 +88,7 @@ impl<P: Watched, N: WatchedNetwork> Mesh<P, N> {
         };
         let sleep = |mesh: &Self, workers: &[Worker<P>], until| mesh.sleep(node, workers, until);
         let (waiter, outcome) =
-            WaitedFor::new(&mut *self, (node, workers), deadline, (poll, sleep)).wait(how, waiter);
+            WaitTarget::new(&mut *self, (node, workers), deadline, (poll, sleep)).wait(how, waiter);
         self.links.waiting.waiter = waiter;
         outcome
     }

@@ -333,7 +333,7 @@ mod tests {
         let of_name = |name: &str| scenarios.iter().find(|scenario| scenario.name == name);
         let is_tested = |name: &str| of_name(name).is_some_and(|scenario| !scenario.test_on.is_empty());
         let mut seen = Vec::new();
-        for shown::Shown { document, words } in shown::commands() {
+        for shown::DocumentedCommand { document, words } in shown::commands() {
             if words[0] != "cargo" || words[1] != "lab" || words.len() < 3 || seen.contains(&words) {
                 continue;
             }

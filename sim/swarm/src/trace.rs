@@ -62,3 +62,21 @@ impl fmt::Write for Trace {
         Ok(())
     }
 }
+
+/// Methods of a run: the present time, and a note about a host at that time.
+macro_rules! clock_and_notes {
+    ($run:ident) => {
+        impl $run<'_> {
+            fn now_ns(&self) -> u64 {
+                self.fabric.now().to_ns()
+            }
+
+            fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
+                let now_ns = self.now_ns();
+                self.trace.note(now_ns, host, what);
+            }
+        }
+    };
+}
+
+pub(crate) use clock_and_notes;

@@ -15,7 +15,7 @@ const LONG: &[&str] = &["--ci", "--mutate", "--mutate-all", "--minutes"];
 fn every_command_of_a_document_is_run() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = 0;
-    for shown::Shown { document, words } in shown::commands() {
+    for shown::DocumentedCommand { document, words } in shown::commands() {
         let is_ours =
             words.len() > 2 && words[1] == "lab" && ["swarm", "replay"].contains(&words[2].as_str());
         if !is_ours {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use doorbell_core::IpPrefix;
 use doorbell_sim::{Fabric, Host, PortConfig};
 
-use super::{Aim, Connecting, ConnectingState, Patience, needs_interface};
+use super::{Connecting, ConnectingState, Destination, TimeLimit, needs_interface};
 use crate::connect::listener::{Listener, handle_with};
 use crate::connect::node::{Connection, Node};
 use crate::connect::port_scan::PendingScan;
@@ -97,9 +97,9 @@ fn a_poll_after_the_outcome_does_not_dial_again() {
     let to = SocketAddr::from(([10, 0, 0, 1], 7000));
     let signal = Arc::new(Signal::new().unwrap());
     let mut connecting = Connecting {
-        stage: ConnectingState::Scanning(scan, Box::new(Aim::Address(to)), signal),
+        stage: ConnectingState::Scanning(scan, Box::new(Destination::Address(to)), signal),
         config: ChannelConfig::default(),
-        patience: Patience::Until(until),
+        time_limit: TimeLimit::Until(until),
         is_over: false,
     };
     let first = connecting.poll(&client, &mut theirs);
@@ -127,14 +127,14 @@ fn a_required_rail_that_is_gone_is_named_with_the_rails_that_are_left() {
         .iter()
         .find(|rail| rail.address() == prefix("10.1.0.1"));
     let mut connect = |server: &_| {
-        let aim = Aim::Rail {
+        let destination = Destination::Rail {
             handle,
             device: "client1".into(),
             port: 1,
             peer: peer.unwrap(),
         };
-        let patience = Patience::Until(client.within(SOON));
-        let mut connecting = client.begin(&theirs, aim, &config, patience).unwrap();
+        let time_limit = TimeLimit::Until(client.within(SOON));
+        let mut connecting = client.begin(&theirs, destination, &config, time_limit).unwrap();
         outcome(
             (&client, &mut theirs),
             (server, &mut ours),
@@ -157,10 +157,10 @@ fn port_zero_is_reported_before_anything_is_dialed() {
     let (client, theirs) = node(&Fabric::new(), "client", &["10.0.0.2"]);
     let rails = client.worker_rails(&theirs).unwrap();
     let to = SocketAddr::from(([10, 0, 0, 1], 0));
-    let way = Aim::Address(to).way(rails).map(|(_, to)| to);
+    let target = Destination::Address(to).target(rails).map(|(_, to)| to);
     assert!(
-        matches!(way, Err(ConnectError::NoPort(at)) if at == to),
-        "{way:?}"
+        matches!(target, Err(ConnectError::NoPort(at)) if at == to),
+        "{target:?}"
     );
 }
 
@@ -180,7 +180,7 @@ fn dialed_for_link_local(other: Option<&str>) -> Result<SocketAddr, ConnectError
     let ((server, instance), (client, _)) = (rails("server", "1"), rails("client", "2"));
     let of_server: Vec<_> = server.advertised().iter().collect();
     let port = 7000.try_into().unwrap();
-    let aim = Aim::Rail {
+    let destination = Destination::Rail {
         handle: handle_with(port, instance, of_server.clone()).unwrap(),
         device: "client0".into(),
         port: 1,
@@ -189,7 +189,7 @@ fn dialed_for_link_local(other: Option<&str>) -> Result<SocketAddr, ConnectError
             .find(|rail| needs_interface(&rail.address().address()))
             .unwrap(),
     };
-    aim.way(client).map(|(_, to)| to)
+    destination.target(client).map(|(_, to)| to)
 }
 
 #[test]

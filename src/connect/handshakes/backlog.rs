@@ -13,12 +13,12 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
 
+use super::active::{ActiveHandshake, AttemptContext};
 use super::admission::Admission;
 use super::counts::Counts;
 use super::limits::{Crowd, Crowding, Source, Sources, busy};
 use super::rejection_log::RejectionLog;
 use super::rejections::Rejections;
-use super::under_way::{AttemptContext, UnderWay};
 use super::{HandshakeLimits, Port, Settings};
 use crate::connect::answer::Answer;
 use crate::connect::node::Node;
@@ -47,9 +47,9 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     port: Port<N>,
     settings: Arc<Mutex<Settings>>,
     /// The handshakes in progress, oldest first. Boxed: one has 10 KiB, and is removed from any position.
-    under_way: Vec<Box<UnderWay<P, N>>>,
+    under_way: Vec<Box<ActiveHandshake<P, N>>>,
     /// The peers whose handshakes begin after the scan of the local ports.
-    arrived: ScanQueue<Arrived<N>>,
+    arrived: ScanQueue<AcceptedStream<N>>,
     rejections: Rejections<N>,
     rejection_log: RejectionLog,
     /// The makers of the queue pairs. `None` uses the Node's.
@@ -75,7 +75,7 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
 }
 
 /// A peer whose stream was accepted, and whose handshake has not begun.
-struct Arrived<N: Network> {
+struct AcceptedStream<N: Network> {
     stream: N::Stream,
     from: Source,
     trust: Trust,
@@ -317,7 +317,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         }
         // The scan may take as long as one stage of the handshake.
         let until = Deadline::after(now, self.settings().timing.stage);
-        let arrived = Arrived { stream, from, trust };
+        let arrived = AcceptedStream { stream, from, trust };
         match self.fresh_rails(now, &node.rail_filter) {
             Some(rails) => self.begin(now, node, arrived, Ok(rails)),
             None => {
@@ -370,7 +370,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
                 let Some(at) = arrived.iter().position(|one| crowding.has(one.from)) else {
                     return false;
                 };
-                let Arrived { stream, from, .. } = arrived.remove(at);
+                let AcceptedStream { stream, from, .. } = arrived.remove(at);
                 (from, stream)
             };
         self.sources.leave(from);
@@ -445,15 +445,15 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         &mut self,
         now: Instant,
         node: &Node<P, N>,
-        arrived: Arrived<N>,
+        arrived: AcceptedStream<N>,
         rails: Result<Rails, ConnectError>,
     ) {
-        let Arrived { stream, from, trust } = arrived;
+        let AcceptedStream { stream, from, trust } = arrived;
         match rails.and_then(|rails| self.answer(node, from, trust, rails)) {
             Ok(answer) => {
                 self.counts.note_begun();
                 self.under_way
-                    .push(Box::new(UnderWay::new(now, stream, from, answer)));
+                    .push(Box::new(ActiveHandshake::new(now, stream, from, answer)));
             }
             Err(error) => {
                 self.sources.leave(from);

@@ -4,6 +4,7 @@
 //! Through [`admission`], handshakes request work that only the Worker's thread may do.
 
 pub(crate) mod accept_queue;
+mod active;
 pub(crate) mod admission;
 pub(crate) mod backlog;
 mod counts;
@@ -12,7 +13,6 @@ mod rejection_log;
 mod rejections;
 #[cfg(test)]
 mod tests;
-mod under_way;
 
 /// The locks of `accept_queue`. The models replace them by those of loom.
 mod locks {

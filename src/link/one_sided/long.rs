@@ -8,7 +8,7 @@ use doorbell_core::session::{
     Epoch, FinalReason, KeptRequest, Repeat, RequestEnd, RequestId, RequestRefusal, Requests, UnknownReason,
 };
 
-use super::{Asked, OneSidedKind};
+use super::{OneSidedKind, RequestRecord};
 use crate::link::config::{LinkConfig, LinkError};
 use crate::link::store::room_for;
 
@@ -18,8 +18,8 @@ use crate::link::store::room_for;
 const STRETCHES: u32 = 16;
 
 /// The long requests of a link.
-pub(super) struct Long {
-    wholes: Box<[Whole]>,
+pub(super) struct LongRequests {
+    wholes: Box<[LongRequest]>,
     /// Number of requests that are open, or whose end is not reported.
     taken: usize,
     stretches: Requests<Box<[KeptRequest]>>,
@@ -30,11 +30,11 @@ pub(super) struct Long {
 
 /// A long request.
 #[derive(Default)]
-struct Whole {
+struct LongRequest {
     /// Its id, until its end is reported.
     request: Option<RequestId>,
     window: u32,
-    asked: Asked,
+    asked: RequestRecord,
     repeat: Option<Repeat>,
     /// Number of bytes for which stretches were begun.
     begun: u32,
@@ -54,10 +54,10 @@ struct Whole {
 struct Stretch {
     id: RequestId,
     whole: usize,
-    asked: Asked,
+    asked: RequestRecord,
 }
 
-impl Whole {
+impl LongRequest {
     const fn is_open(&self) -> bool {
         self.request.is_some() && !self.has_ended
     }
@@ -73,7 +73,7 @@ impl Whole {
     }
 
     /// The range of the bytes of a stretch in the memory of the whole request.
-    fn range(&self, stretch: &Asked) -> Option<core::ops::Range<usize>> {
+    fn range(&self, stretch: &RequestRecord) -> Option<core::ops::Range<usize>> {
         let start = usize::try_from(stretch.offset.checked_sub(self.asked.offset)?).ok()?;
         Some(start..start.checked_add(usize::try_from(stretch.bytes).ok()?)?)
     }
@@ -88,7 +88,7 @@ impl Whole {
     }
 }
 
-impl Long {
+impl LongRequests {
     pub(super) fn new(config: &LinkConfig) -> Result<Self, LinkError> {
         let stretch_bytes = config.session.fragment_bytes.max(1);
         let is_any = config.request_bytes_max > stretch_bytes;
@@ -98,9 +98,9 @@ impl Long {
         let stretches = places.saturating_mul(STRETCHES as usize);
         let bytes = usize::try_from(config.request_bytes_max).unwrap_or(usize::MAX);
         let whole = |_| {
-            Ok(Whole {
+            Ok(LongRequest {
                 bytes: room_for(bytes)?,
-                ..Whole::default()
+                ..LongRequest::default()
             })
         };
         let table = vec![KeptRequest::default(); stretches].into_boxed_slice();
@@ -123,7 +123,7 @@ impl Long {
     }
 
     /// Whether a request is executed by stretches.
-    pub(super) const fn is_long(&self, asked: &Asked) -> bool {
+    pub(super) const fn is_long(&self, asked: &RequestRecord) -> bool {
         matches!(asked.kind, OneSidedKind::Read | OneSidedKind::Write) && asked.bytes > self.stretch_bytes
     }
 
@@ -136,7 +136,7 @@ impl Long {
     pub(super) fn begin(
         &mut self,
         requests: &mut Requests<Box<[KeptRequest]>>,
-        (window, asked, repeat): (u32, Asked, Repeat),
+        (window, asked, repeat): (u32, RequestRecord, Repeat),
         payload: &[u8],
         now: Instant,
     ) -> Result<RequestId, RequestRefusal> {
@@ -152,13 +152,13 @@ impl Long {
         if let Some(target) = bytes.get_mut(..payload.len()) {
             target.copy_from_slice(payload);
         }
-        *whole = Whole {
+        *whole = LongRequest {
             request: Some(request),
             window,
             asked,
             repeat: Some(repeat),
             bytes,
-            ..Whole::default()
+            ..LongRequest::default()
         };
         self.taken = self.taken.saturating_add(1);
         Ok(request)
@@ -230,7 +230,7 @@ impl Long {
                     return;
                 };
                 let rest = whole.asked.bytes.saturating_sub(whole.begun);
-                let asked = Asked {
+                let asked = RequestRecord {
                     offset: whole.asked.offset.saturating_add(u64::from(whole.begun)),
                     bytes: rest.min(self.stretch_bytes),
                     kind: whole.asked.kind,
@@ -250,7 +250,7 @@ impl Long {
     }
 
     /// The record of a stretch.
-    pub(super) fn asked(&self, id: RequestId) -> Option<Asked> {
+    pub(super) fn asked(&self, id: RequestId) -> Option<RequestRecord> {
         self.stretch(id).map(|stretch| stretch.asked)
     }
 

@@ -17,7 +17,7 @@ use doorbell::provider::{Clock as _, Deadline};
 use doorbell::within;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::metrics::request::{Asked, Refusal, answer, read};
+use crate::metrics::request::{ParsedRequest, Refusal, answer, read};
 
 /// Maximum duration of a connection.
 const CONVERSATION_SPAN: Duration = Duration::from_secs(2);
@@ -241,9 +241,9 @@ impl Conversation {
                 }
                 request.extend_from_slice(bytes.get(..count).unwrap_or_default());
                 let answer = match read(request) {
-                    Asked::More => return Ok(Step::Further),
-                    Asked::Refused(refusal) => refusal.answer(),
-                    Asked::Metrics { is_head_only } => match catch_unwind(AssertUnwindSafe(render)) {
+                    ParsedRequest::More => return Ok(Step::Further),
+                    ParsedRequest::Refused(refusal) => refusal.answer(),
+                    ParsedRequest::Metrics { is_head_only } => match catch_unwind(AssertUnwindSafe(render)) {
                         Ok(text) if is_head_only => answer(&text),
                         Ok(text) => answer(&text) + &text,
                         Err(panic) => {

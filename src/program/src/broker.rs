@@ -213,7 +213,7 @@ fn serve(arguments: &Arguments, socket: &Path, policies: &Path) -> Result<(), Fa
     };
     let counts = arguments.counts;
     // Lines are written by a separate thread, so a closed or unread standard error blocks no container.
-    let say = |text: String| log::say(&format!("doorbell: {text}"));
+    let say = |text: String| log::write_line(&format!("doorbell: {text}"));
     let ready = || say(format!("serves container runtimes at {}", socket.display()));
     Ok(listen(&listening, ready, move |event| match event {
         Event::Supervised { container, policy } => {

@@ -30,7 +30,7 @@ impl Changes {
             return Ok(None);
         }
         self.next = Some(Deadline::after(now, LOOK_EVERY));
-        if were_told(workers)? {
+        if have_changed(workers)? {
             links.refresh(node, workers)?;
         }
         Ok(links.take_refreshed().transpose()?.flatten())
@@ -38,7 +38,7 @@ impl Changes {
 }
 
 /// Returns whether any device of the Workers reported a changed port or address since the last call.
-pub(crate) fn were_told<P: Provider>(workers: &mut [Worker<P>]) -> Result<bool, ProviderError> {
+pub(crate) fn have_changed<P: Provider>(workers: &mut [Worker<P>]) -> Result<bool, ProviderError> {
     let mut has_changed = false;
     for worker in workers {
         while let Some(event) = worker.next_event()? {

@@ -59,7 +59,7 @@ struct Row {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments
         .configured
-        .settings(SettingValues::default(), &arguments.peers.said())?;
+        .settings(SettingValues::default(), &arguments.peers.options())?;
     print("config", &report(&settings), arguments.json, |report| {
         report.text.clone()
     })

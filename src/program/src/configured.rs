@@ -25,7 +25,7 @@ pub(crate) struct Configured {
 }
 
 /// An option that stands for a setting: its name, the name of the setting, and the given value.
-pub(crate) type Said = (&'static str, &'static str, Option<String>);
+pub(crate) type OptionValue = (&'static str, &'static str, Option<String>);
 
 impl Configured {
     /// Returns the settings in effect. `options` are the command's own options that stand for settings; they override all other
@@ -33,7 +33,11 @@ impl Configured {
     ///
     /// # Errors
     /// The first invalid setting, with its source; or two settings that contradict each other.
-    pub(crate) fn settings(&self, own: SettingValues, options: &[Said]) -> Result<Settings, Box<dyn Error>> {
+    pub(crate) fn settings(
+        &self,
+        own: SettingValues,
+        options: &[OptionValue],
+    ) -> Result<Settings, Box<dyn Error>> {
         let named = self.config.clone();
         let named = named.or_else(|| {
             Some(env::var_os(FILE_VARIABLE)?.into()).filter(|path: &PathBuf| !path.as_os_str().is_empty())

@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let timeout = Duration::from_secs(arguments.timeout);
     let trust = simulated::trust()?;
     let mut report = if arguments.simulated {
-        simulated::say(arguments.json);
+        simulated::announce(arguments.json);
         let [near, far] = simulated::two(&trust)?;
         let tests = tests(near.provider().open(simulated::DEVICE)?.limits().atomics);
         measure(&near, || Ok(far), simulated::DEVICE.into(), &tests, timeout)?

@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// A command in a document.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct DocumentedCommand {
     /// The document.
     pub(crate) document: String,
     /// Its words, beginning with the program's name, without quotes, and without anything after a pipe or a comment.
@@ -14,7 +14,7 @@ pub(crate) struct Shown {
 
 /// Every command in the documents: each line of a block of `sh`; and in other text, at a prompt or between backticks, the commands of
 /// `doorbell` and `cargo`.
-pub(crate) fn commands() -> Vec<Shown> {
+pub(crate) fn commands() -> Vec<DocumentedCommand> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here
         .ancestors()
@@ -47,7 +47,7 @@ pub(crate) fn commands() -> Vec<Shown> {
                 let is_ours = words.len() > 1 && ["cargo", "doorbell"].contains(&words[0].as_str());
                 if is_ours || (is_shell && !words.is_empty()) {
                     let document = document.clone();
-                    shown.push(Shown { document, words });
+                    shown.push(DocumentedCommand { document, words });
                 }
             }
         }

@@ -93,7 +93,7 @@ pub fn main() -> ExitCode {
         Ok(matches) => matches,
         Err(error) => return not_parsed(&words, &error),
     };
-    let (name, wants_json) = asked(&matches);
+    let (name, wants_json) = report_format(&matches);
     let command = match Arguments::from_arg_matches(&matches) {
         Ok(Arguments { command }) => command,
         Err(error) => return not_parsed(&words, &error),
@@ -104,7 +104,7 @@ pub fn main() -> ExitCode {
         if wants_json {
             report::print_error(name, &error.to_string());
         } else {
-            log::say_last(&format!("doorbell: {error}"));
+            log::write_last_line(&format!("doorbell: {error}"));
         }
     }
     log::finish();
@@ -138,7 +138,7 @@ fn run(command: Command) -> Result<(), report::Failure> {
 }
 
 /// The name of the command, and whether its report has to be JSON.
-fn asked(matches: &ArgMatches) -> (&str, bool) {
+fn report_format(matches: &ArgMatches) -> (&str, bool) {
     matches
         .subcommand()
         .map_or(("doorbell", false), |(name, matches)| {
@@ -187,7 +187,7 @@ mod tests {
         let mut shown = documents::commands();
         shown.retain(|shown| shown.words[0] == "doorbell");
         assert!(shown.len() > 30, "{shown:?}");
-        for documents::Shown { document, words } in shown {
+        for documents::DocumentedCommand { document, words } in shown {
             // A word in brackets is a placeholder.
             let is_chosen = |word: &&String| !word.starts_with('[');
             let said: Vec<_> = words.iter().filter(is_chosen).collect();
@@ -261,7 +261,7 @@ mod tests {
         }
         let parse = |line: &str| super::Arguments::command().try_get_matches_from(moved(line).split(' '));
         let parsed = parse("doorbell --json devices").unwrap();
-        assert_eq!(super::asked(&parsed), ("devices", true));
+        assert_eq!(super::report_format(&parsed), ("devices", true));
         let error = parse("doorbell --json completions bash").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::UnknownArgument);
     }

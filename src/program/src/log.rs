@@ -57,20 +57,20 @@ fn start_with(level: LogLevel, writer: BoxMakeWriter) {
 }
 
 /// Passes a line to the log thread, which writes it to standard error. Does not block.
-pub(crate) fn say(line: &str) {
+pub(crate) fn write_line(line: &str) {
     LINES.put(format!("{line}\n").as_bytes());
 }
 
 /// Writes the last line of a program to standard error. The log thread writes it if the log was started unhindered, or if that thread exists.
-pub(crate) fn say_last(line: &str) {
+pub(crate) fn write_last_line(line: &str) {
     if UNHINDERED.load(Relaxed) || LINES.lock().has_thread {
-        say(line);
+        write_line(line);
     } else {
         eprintln!("{line}");
     }
 }
 
-/// Waits until all lines of [`say`] and of [`start_unhindered`] are written, for one second at most.
+/// Waits until all lines of [`write_line`] and of [`start_unhindered`] are written, for one second at most.
 pub(crate) fn finish() {
     LINES.finish(WRITTEN_WITHIN);
 }
@@ -145,7 +145,7 @@ impl Lines {
 
     /// Writes lines as they arrive, forever.
     fn write_all(&self, mut write: impl FnMut(&[u8]) -> usize) {
-        let mut written = Written::default();
+        let mut written = OutputState::default();
         loop {
             let (lines, dropped) = self.next();
             written.write(lines, dropped, &mut write);
@@ -186,14 +186,14 @@ impl Waiting {
 
 /// State of the output.
 #[derive(Debug, Default)]
-struct Written {
+struct OutputState {
     /// Number of lines that a failed write lost, and that were not reported yet.
     lost: u64,
     /// Whether the last line was written only in part.
     is_torn: bool,
 }
 
-impl Written {
+impl OutputState {
     /// Writes lines, between reports of the lines that are missing before and after them. `write` returns the number of bytes that it wrote.
     /// After a failure the rest is lost.
     fn write(&mut self, lines: Vec<u8>, dropped: u64, mut write: impl FnMut(&[u8]) -> usize) {
@@ -255,7 +255,7 @@ mod tests {
     use std::sync::mpsc::{channel, sync_channel};
     use std::thread;
 
-    use super::{Lines, WAITING_BYTES_MAX, Written};
+    use super::{Lines, OutputState, WAITING_BYTES_MAX};
 
     #[test]
     fn lines_without_room_are_counted_in_their_place() {
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn lines_of_a_failed_write_are_counted_before_the_next() {
-        let (mut written, mut file) = (Written::default(), String::new());
+        let (mut written, mut file) = (OutputState::default(), String::new());
         let mut write = |lines: &str, dropped: u64, room: usize| {
             let mut room = room;
             written.write(lines.into(), dropped, |bytes: &[u8]| {

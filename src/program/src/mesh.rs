@@ -103,8 +103,8 @@ pub(crate) struct Arguments {
     handles: Option<PathBuf>,
 
     /// The collective to run
-    #[arg(long, value_enum, default_value_t = Which::AllToAll)]
-    collective: Which,
+    #[arg(long, value_enum, default_value_t = CollectiveName::AllToAll)]
+    collective: CollectiveName,
 
     /// Bytes that each member has for each other member; a multiple of 4
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=16_777_216))]
@@ -137,7 +137,7 @@ pub(crate) struct Arguments {
 /// A collective, as it is named on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Which {
+pub(crate) enum CollectiveName {
     /// All members wait for each other
     Barrier,
     /// All members get the bytes of rank 0
@@ -152,7 +152,7 @@ pub(crate) enum Which {
     AllToAll,
 }
 
-impl Which {
+impl CollectiveName {
     const fn collective(self) -> Collective {
         match self {
             Self::Barrier => Collective::Barrier,
@@ -172,8 +172,8 @@ struct Report {
     rank: u8,
     ranks: u8,
     neighbours: Vec<u8>,
-    ways: Vec<Way>,
-    collective: Which,
+    ways: Vec<RouteReport>,
+    collective: CollectiveName,
     message_bytes: u32,
     rounds: u32,
     checked_bytes: u64,
@@ -184,7 +184,7 @@ struct Report {
 
 /// The route to another member.
 #[derive(Serialize)]
-struct Way {
+struct RouteReport {
     #[serde(rename = "rank")]
     to: u8,
     hops: u8,
@@ -192,7 +192,7 @@ struct Way {
     by: Vec<u8>,
 }
 
-impl Way {
+impl RouteReport {
     fn text(&self) -> String {
         let hops = if self.hops == 1 { "hop" } else { "hops" };
         let way = format!("to rank {}: {} {hops}", self.to, self.hops);
@@ -243,7 +243,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.settings()?;
     log::start(settings.values().log);
     if arguments.simulated {
-        crate::simulated::say(arguments.json);
+        crate::simulated::announce(arguments.json);
         let report = simulated::run(arguments, &settings)?;
         return print("mesh", &report, arguments.json, text);
     }
@@ -272,16 +272,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 impl Arguments {
     /// Returns the settings in effect, on top of the defaults of a member.
     fn settings(&self) -> Result<Settings, Failure> {
-        let timeout = self.timeout.map(|seconds| format!("{seconds}s"));
-        let metrics = self.metrics.map(|address| address.to_string());
-        let [key_file, unauthenticated] = self.peers.said();
-        let said = [
-            key_file,
-            unauthenticated,
-            ("--timeout", "timeout", timeout),
-            ("--metrics", "metrics", metrics),
-        ];
-        self.configured.settings(own_values(), &said)
+        let options = self.peers.options_with(self.timeout, self.metrics);
+        self.configured.settings(own_values(), &options)
     }
 }
 
@@ -325,7 +317,7 @@ impl Member {
         let values = settings.values();
         values.configure(&mut config);
         let node = opened::node(trust_of(values)?, &values.rails)?;
-        opened::say_passed_over(&node, values.log)?;
+        opened::log_passed_over(&node, values.log)?;
         if config.hops_max < config.hops_needed() && matches!(values.log, LogLevel::Off | LogLevel::Error) {
             eprintln!(
                 "doorbell: mesh.hops_max is {}, and a line of {} members has {} between its ends: members that are further are out of reach",
@@ -390,13 +382,13 @@ impl Member {
     }
 
     /// Publishes changed ports and addresses of the devices, and reads the folder for the handles of members without a link.
-    fn look(&mut self) -> Result<(), Failure> {
+    fn refresh(&mut self) -> Result<(), Failure> {
         let is_due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
         if !is_due(self.looked_at, LOOK_EVERY) || self.mesh.is_closing() {
             return Ok(());
         }
         self.looked_at = Some(Instant::now());
-        if changes::were_told(&mut self.workers)? {
+        if changes::have_changed(&mut self.workers)? {
             self.given.clear();
             self.mesh.refresh(&self.node, &self.workers)?;
         }
@@ -493,7 +485,7 @@ impl Member {
     }
 
     fn poll(&mut self) -> Result<(), Failure> {
-        self.look()?;
+        self.refresh()?;
         let mut turned_away = false;
         let (given, lost) = (&mut self.given, &mut self.missing.lost);
         self.mesh
@@ -565,7 +557,7 @@ fn report<P: Provider, N: Network>(
 ) -> Report {
     let mut by = mesh.ways();
     let ways = mesh.reached().without(mesh.rank()).iter().filter_map(|to| {
-        Some(Way {
+        Some(RouteReport {
             to: to.number(),
             hops: mesh.routes().hops(to)?,
             by: by.remove(&to)?.into_iter().map(Rank::number).collect(),
@@ -636,13 +628,13 @@ fn text(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Way, check_peers, parse_peer};
+    use super::{RouteReport, check_peers, parse_peer};
     use doorbell::mesh::Rank;
 
     #[test]
     fn ways_are_told_whole() {
         let told = |hops, by: &[u8]| {
-            let way = Way {
+            let way = RouteReport {
                 to: 7,
                 hops,
                 by: by.to_vec(),

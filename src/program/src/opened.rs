@@ -38,7 +38,7 @@ pub(crate) fn workers(node: &Node, config: &WorkerConfig) -> Result<Vec<Worker>,
 ///
 /// # Errors
 /// The devices cannot be listed.
-pub(crate) fn say_passed_over(node: &Node, log: LogLevel) -> Result<(), Failure> {
+pub(crate) fn log_passed_over(node: &Node, log: LogLevel) -> Result<(), Failure> {
     if matches!(log, LogLevel::Off | LogLevel::Error) {
         for what in node.passed_over().map_err(|error| advised(&error))? {
             eprintln!("doorbell: passed over: {what}");

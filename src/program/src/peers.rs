@@ -1,6 +1,7 @@
 //! Trust in peers: a peer needs a key from a file, or every peer is accepted if the user requests that.
 
 use core::error::Error;
+use core::net::SocketAddr;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use doorbell::trust::KeyRingError;
 use doorbell::{KeyRing, Node, Trust};
 use doorbell_operation::SettingValues;
 
-use crate::configured::{Configured, Said};
+use crate::configured::{Configured, OptionValue};
 use crate::key_file::KeyFile;
 use crate::log;
 
@@ -37,7 +38,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Returns the options of the command line, as settings.
-    pub(crate) fn said(&self) -> [Said; 2] {
+    pub(crate) fn options(&self) -> [OptionValue; 2] {
         let path = self.key_file.as_ref();
         let path = path.map(|path| path.to_string_lossy().into_owned());
         let flag = self.unauthenticated.then(|| true.to_string());
@@ -47,12 +48,29 @@ impl Peers {
         ]
     }
 
+    /// Returns these options, and those of a time limit and of metrics, as settings.
+    pub(crate) fn options_with(
+        &self,
+        timeout_seconds: Option<u64>,
+        metrics: Option<SocketAddr>,
+    ) -> [OptionValue; 4] {
+        let timeout = timeout_seconds.map(|seconds| format!("{seconds}s"));
+        let metrics = metrics.map(|address| address.to_string());
+        let [key_file, unauthenticated] = self.options();
+        [
+            key_file,
+            unauthenticated,
+            ("--timeout", "timeout", timeout),
+            ("--metrics", "metrics", metrics),
+        ]
+    }
+
     /// Returns the peers to trust, for a command that has no other settings.
     ///
     /// # Errors
     /// A setting is invalid; otherwise as for [`trust_of`].
     pub(crate) fn trust(&self) -> Result<Trusted, Box<dyn Error>> {
-        let settings = Configured::default().settings(SettingValues::default(), &self.said())?;
+        let settings = Configured::default().settings(SettingValues::default(), &self.options())?;
         trust_of(settings.values())
     }
 }
@@ -125,9 +143,9 @@ pub(crate) fn follow(file: KeyFile<NodeKeys>, node: &Arc<Node>) -> io::Result<()
             Some(Ok(keys)) => {
                 node.set_trust(keys.trust);
                 let ids = keys.ids;
-                log::say(&format!("doorbell: {path}: keys in force from now on: {ids:?}"));
+                log::write_line(&format!("doorbell: {path}: keys in force from now on: {ids:?}"));
             }
-            Some(Err(error)) => log::say(&format!("doorbell: the keys stay as they are: {error}")),
+            Some(Err(error)) => log::write_line(&format!("doorbell: the keys stay as they are: {error}")),
         }
         true
     })
@@ -151,7 +169,7 @@ mod tests {
         let peers = Line::parse_from(["doorbell"].iter().chain(words)).peers;
         let mut settings = Settings::default();
         settings.text("a.toml", file).unwrap();
-        for (option, key, value) in peers.said() {
+        for (option, key, value) in peers.options() {
             if let Some(value) = value {
                 settings.argument(option, key, &value).unwrap();
             }

@@ -32,7 +32,7 @@ struct Document<'r, R: Serialize> {
 }
 
 #[derive(Serialize)]
-struct Nothing {}
+struct NoReport {}
 
 impl<'r, R: Serialize> Document<'r, R> {
     fn new(command: &'r str, report: R, error: Option<String>) -> Self {
@@ -96,7 +96,7 @@ pub(crate) fn print_line<R: Serialize>(command: &str, report: &R) -> Result<(), 
 
 /// Prints the document of a command that failed before it had a report.
 pub(crate) fn print_error(command: &str, error: &str) {
-    let document = Document::new(command, Nothing {}, Some(error.to_owned()));
+    let document = Document::new(command, NoReport {}, Some(error.to_owned()));
     // Serializing text fields cannot fail.
     if let Ok(document) = pretty(&document) {
         println!("{document}");

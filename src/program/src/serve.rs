@@ -12,9 +12,8 @@ use std::sync::mpsc::{Receiver, SendError, channel, sync_channel};
 use std::thread;
 
 use doorbell::link::LinkConfig;
-use doorbell::provider::Instant;
 use doorbell::trust::KeyRingError;
-use doorbell::{Deadline, Handle, Notify, RailFilter, Rdma, WorkerConfig, within};
+use doorbell::{Handle, Notify, RailFilter, Rdma, WorkerConfig, within};
 use doorbell_daemon::{
     JobKeys, NodeNumber, Peers as Nodes, RouterCounts, RouterLimits, Server, ServerConfig,
 };
@@ -32,17 +31,16 @@ use crate::log;
 use crate::opened;
 use crate::peers::Peers;
 use crate::report::{Failure, print};
+use handles::NodeHandles;
 
+mod handles;
 mod metrics;
 mod ready;
 
 /// The default path of the socket.
 pub(crate) const SOCKET: &str = "/run/doorbell/socket";
 
-/// Maximum number of results of reads that are queued.
-const READ_MAX: usize = 64;
-
-/// Interval at which missing handle files of other nodes are looked for.
+/// Interval at which missing handle files of other nodes are looked for, and other attempts are repeated.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Interval at which existing handle files are read again: a daemon that restarts leaves a new handle.
@@ -51,11 +49,8 @@ const READ_AGAIN_EVERY: Duration = Duration::from_millis(250);
 /// Time limit of a starting daemon for the first read of all handle files.
 const FIRST_READ_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time for which a handle file may have no valid handle, since another process may be writing it.
-const HALF_WRITTEN: Duration = Duration::from_secs(5);
-
 /// Time for which the daemon retries to get the addresses of the previous daemon after that one has ended.
-const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(1);
+const TAKEOVER_WITHIN: Duration = Duration::from_secs(1);
 
 /// Interval of the main loop if nothing else is due.
 const A_WHILE: Duration = Duration::from_secs(3600);
@@ -224,34 +219,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = Configured::default().settings(SettingValues::default(), &options)?;
     let level = settings.values().log;
     log::start_unhindered(level);
-    let mut config = ServerConfig::new(&arguments.socket);
-    config.mode = arguments.mode;
-    config.node = NodeNumber(arguments.node);
-    config.limits.clients_max = arguments.clients;
-    config.limits.clients_of_user_max = arguments.clients_of_user;
-    config.limits.bytes_of_user_max = arguments.bytes_of_user;
-    config.limits.bytes_of_job_max = arguments.bytes_of_job;
-    config.replace = arguments.replace;
-    if let Some(folder) = arguments
-        .socket
-        .parent()
-        .filter(|folder| *folder != Path::new(""))
-    {
-        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
+    let config = server_config(arguments);
+    create_folder_of(&arguments.socket)?;
     let (stop, raised) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, raised.try_clone()?)?;
     }
-    // Each process needs two descriptors, and up to three more while it attaches.
-    let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    files.current = files.maximum;
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
+    raise_limit_of_descriptors()?;
     // Everything that can fail is created before the running daemon is replaced, except what that daemon still occupies: its addresses.
     let has_others =
         arguments.listen.is_some() || arguments.handle_file.is_some() || !arguments.nodes.is_empty();
     let mut nodes = if has_others {
-        may_be_listened_at(listened_at(arguments))?;
+        check_listen_address(listen_address(arguments))?;
         Some(nodes(arguments, level)?)
     } else {
         None
@@ -260,15 +239,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !arguments.replace {
         early_board.as_ref().map_err(ToString::to_string)?;
     }
-    let (read, has_files) = read_handles(&arguments.nodes)?;
+    let mut handles = NodeHandles::read(&arguments.nodes)?;
     let job_keys = settings.values().job_keys.as_deref();
     let job_keys = job_keys.map(read_job_keys).transpose()?;
     // Existing handle files are read before a process attaches. The wait for a file system that does not respond is limited.
-    let first = within(FIRST_READ_WITHIN);
-    let nodes_named = 0..arguments.nodes.len();
-    let mut early: Vec<Read> = nodes_named
-        .map_while(|_| read.recv_timeout(first.remaining(doorbell::now())).ok())
-        .collect();
+    handles.await_first();
     let mut server = Server::bind(&config)?;
     // Before a process attaches: the server accepts connections only while it runs.
     let mut changed_job_keys = None;
@@ -281,46 +256,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         server.set_peers(nodes);
     }
     // From here on processes depend on this thread, so its lines are written by the log thread.
-    log::say(&format!("doorbell: serving at {}", arguments.socket.display()));
+    log::write_line(&format!("doorbell: serving at {}", arguments.socket.display()));
     // With --replace, the previous daemon has ended, so this one continues without an address that it cannot get.
-    let late_board = early_board.or_else(|_| taken_over(arguments, || board(arguments, server.peers())));
-    let mut board = late_board.unwrap_or_else(|error| said(&*error));
+    let late_board = early_board.or_else(|_| retry_takeover(arguments, || board(arguments, server.peers())));
+    let mut board = late_board.unwrap_or_else(|error| log_failure(&*error));
     if let Some(board) = &board {
-        log::say(&format!("metrics at http://{}/metrics", board.address()));
+        log::write_line(&format!("metrics at http://{}/metrics", board.address()));
     }
-    let mut is_told = tell("READY=1");
-    let mut known = vec![Known::default(); arguments.nodes.len()];
-    let mut is_stopped = false;
-    while !is_stopped {
-        for (at, read) in early.drain(..).chain(read.try_iter()) {
-            let Some(((number, _), known)) = arguments.nodes.get(at).zip(known.get_mut(at)) else {
-                continue;
-            };
-            match known.update(read.map_err(Into::into), doorbell::now()) {
-                Ok(None) => {}
-                Ok(Some(found)) => server.add_peer(NodeNumber(*number), found),
-                Err(error) => log::say(&outlived(*number, error, server.counts().attached)?),
-            }
-        }
-        let mut time = if has_files || !is_told {
-            LOOK_EVERY
-        } else {
-            A_WHILE
-        };
-        if let Some(changed) = &changed_job_keys {
-            changed.try_iter().for_each(|keys| server.set_job_keys(keys));
-            time = time.min(READ_AGAIN_EVERY);
-        }
-        if let Some(board) = &mut board {
-            metrics::note(board, &mut server, arguments.metrics_jobs);
-            time = time.min(NOTE_EVERY);
-        }
-        is_stopped = server.run_until(stop.as_fd(), within(time))?;
-        is_told = is_told || !is_busy(&ready::tell("READY=1"));
-    }
-    tell("STOPPING=1");
+    let inputs = Inputs {
+        handles,
+        changed_job_keys,
+        stop,
+    };
+    serve(arguments, &mut server, board.as_mut(), inputs)?;
+    ready::notify("STOPPING=1");
     if server.is_replaced() {
-        log::say("doorbell: another daemon takes over");
+        log::write_line("doorbell: another daemon takes over");
     }
     let report = Report {
         counts: Counts::of(&server.counts()),
@@ -330,6 +281,73 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     drop(board);
     drop(server);
     print("serve", &report, arguments.json, text)
+}
+
+fn create_folder_of(socket: &Path) -> Result<(), Failure> {
+    if let Some(folder) = socket.parent().filter(|folder| *folder != Path::new("")) {
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// Each process needs two descriptors, and up to three more while it attaches.
+fn raise_limit_of_descriptors() -> io::Result<()> {
+    let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    files.current = files.maximum;
+    Ok(rustix::process::setrlimit(
+        rustix::process::Resource::Nofile,
+        files,
+    )?)
+}
+
+fn server_config(arguments: &Arguments) -> ServerConfig {
+    let mut config = ServerConfig::new(&arguments.socket);
+    config.mode = arguments.mode;
+    config.node = NodeNumber(arguments.node);
+    config.limits.clients_max = arguments.clients;
+    config.limits.clients_of_user_max = arguments.clients_of_user;
+    config.limits.bytes_of_user_max = arguments.bytes_of_user;
+    config.limits.bytes_of_job_max = arguments.bytes_of_job;
+    config.replace = arguments.replace;
+    config
+}
+
+/// Changes that the main loop applies while it serves.
+struct Inputs {
+    handles: NodeHandles,
+    changed_job_keys: Option<Receiver<JobKeys>>,
+    /// Becomes readable with a signal that ends the daemon.
+    stop: UnixStream,
+}
+
+/// The main loop. Returns after a signal, or once another daemon takes over.
+fn serve(
+    arguments: &Arguments,
+    server: &mut Server,
+    mut board: Option<&mut Board>,
+    mut inputs: Inputs,
+) -> Result<(), Failure> {
+    let mut is_notified = ready::notify("READY=1");
+    let mut is_stopped = false;
+    while !is_stopped {
+        inputs.handles.apply(server)?;
+        let mut time = if inputs.handles.has_files() || !is_notified {
+            LOOK_EVERY
+        } else {
+            A_WHILE
+        };
+        if let Some(changed) = &inputs.changed_job_keys {
+            changed.try_iter().for_each(|keys| server.set_job_keys(keys));
+            time = time.min(READ_AGAIN_EVERY);
+        }
+        if let Some(board) = &mut board {
+            metrics::note(board, server, arguments.metrics_jobs);
+            time = time.min(NOTE_EVERY);
+        }
+        is_stopped = server.run_until(inputs.stop.as_fd(), within(time))?;
+        is_notified = is_notified || ready::repeat("READY=1");
+    }
+    Ok(())
 }
 
 fn text(report: &Report) -> String {
@@ -346,47 +364,6 @@ fn text(report: &Report) -> String {
     )
 }
 
-/// The index of a node, and its handle or the reason why it cannot be read.
-type Read = (usize, Result<Option<Handle>, String>);
-
-/// Reads the handles of nodes. A thread reads files again and again, so that only this thread blocks if a file system does not respond.
-/// Returns whether there are files.
-fn read_handles(nodes: &[(u32, String)]) -> Result<(Receiver<Read>, bool), Failure> {
-    let (give, take) = sync_channel(READ_MAX.max(nodes.len()));
-    let (files, given): (Vec<_>, Vec<_>) = nodes
-        .iter()
-        .enumerate()
-        .map(|(at, (_, place))| (at, place.clone()))
-        .partition(|(_, place)| place.starts_with('@'));
-    for (at, place) in given {
-        give.send((at, handle(&place).map_err(|error| error.to_string())))?;
-    }
-    let has_files = !files.is_empty();
-    if has_files {
-        let mut missing = files.len();
-        let mut found = vec![false; nodes.len()];
-        thread::Builder::new()
-            .name("handle-files".into())
-            .spawn(move || {
-                loop {
-                    for (at, place) in &files {
-                        let read = handle(place).map_err(|error| error.to_string());
-                        if let Some(found) = found.get_mut(*at).filter(|found| !**found) {
-                            *found = matches!(read, Ok(Some(_)));
-                            missing = missing.saturating_sub((*found).into());
-                        }
-                        // The daemon has ended.
-                        if give.send((*at, read)).is_err() {
-                            return;
-                        }
-                    }
-                    thread::sleep(if missing > 0 { LOOK_EVERY } else { READ_AGAIN_EVERY });
-                }
-            })?;
-    }
-    Ok((take, has_files))
-}
-
 /// Reads the file of job keys. A thread reads it again whenever it changes: the server's thread must not wait for a file system.
 fn read_job_keys(path: &Path) -> Result<(JobKeys, Receiver<JobKeys>), Failure> {
     let mut file = KeyFile::new(path, JobKeys::from_file);
@@ -399,14 +376,14 @@ fn read_job_keys(path: &Path) -> Result<(JobKeys, Receiver<JobKeys>), Failure> {
             let jobs = keys.jobs();
             // Fails only if the daemon has ended.
             let is_given = give.send(keys).is_ok();
-            log::say(&format!(
+            log::write_line(&format!(
                 "doorbell: {named}: keys in force from now on: {jobs} jobs"
             ));
             is_given
         }
         Some(Err(error)) => {
             let error = not_job_keys(&named, &error);
-            log::say(&format!("doorbell: the job keys stay as they are: {error}"));
+            log::write_line(&format!("doorbell: the job keys stay as they are: {error}"));
             true
         }
     })?;
@@ -427,7 +404,7 @@ fn nodes(arguments: &Arguments, log: LogLevel) -> Result<Nodes, Failure> {
         arguments.peers.trust()?,
         &arguments.rails.clone().unwrap_or_default(),
     )?;
-    opened::say_passed_over(&node, log)?;
+    opened::log_passed_over(&node, log)?;
     let mut own = WorkerConfig::default();
     own.notify = Notify::Every;
     let workers = opened::workers(&node, &own)?;
@@ -451,12 +428,12 @@ fn board(arguments: &Arguments, nodes: Option<&mut Nodes>) -> Result<Option<Boar
     board.map(Some)
 }
 
-/// Makes an attempt. With `--replace`, repeats it for [`TAKEN_OVER_WITHIN`], since the previous daemon may still occupy the address.
-fn taken_over<T>(
+/// Makes an attempt. With `--replace`, repeats it for [`TAKEOVER_WITHIN`], since the previous daemon may still occupy the address.
+fn retry_takeover<T>(
     arguments: &Arguments,
     mut attempt: impl FnMut() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let until = arguments.replace.then(|| within(TAKEN_OVER_WITHIN));
+    let until = arguments.replace.then(|| within(TAKEOVER_WITHIN));
     loop {
         match attempt() {
             Err(_) if until.is_some_and(|until| !until.has_passed(doorbell::now())) => {
@@ -468,28 +445,13 @@ fn taken_over<T>(
 }
 
 /// Logs a failure that does not end the daemon.
-fn said<T>(error: &dyn core::error::Error) -> Option<T> {
-    log::say(&format!("doorbell: {error}"));
+fn log_failure<T>(error: &dyn core::error::Error) -> Option<T> {
+    log::write_line(&format!("doorbell: {error}"));
     None
 }
 
-/// Sends a notification to the service manager, if it requested notifications. Returns whether it need not be repeated.
-fn tell(what: &str) -> bool {
-    let told = ready::tell(what);
-    if let Err(error) = &told {
-        log::say(&format!("doorbell: {what} for the service manager: {error}"));
-    }
-    !is_busy(&told)
-}
-
-/// Whether the service manager's socket is full, so that the notification has to be repeated. A missing socket is a permanent error.
-fn is_busy(told: &io::Result<()>) -> bool {
-    told.as_ref()
-        .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-}
-
 /// The address to listen at for other nodes.
-fn listened_at(arguments: &Arguments) -> SocketAddr {
+fn listen_address(arguments: &Arguments) -> SocketAddr {
     arguments.listen.unwrap_or_else(|| anywhere(0))
 }
 
@@ -497,7 +459,7 @@ fn listened_at(arguments: &Arguments) -> SocketAddr {
 ///
 /// # Errors
 /// No process of this user can listen at the address.
-fn may_be_listened_at(at: SocketAddr) -> Result<(), Failure> {
+fn check_listen_address(at: SocketAddr) -> Result<(), Failure> {
     match TcpListener::bind(at) {
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
             Err(format!("listening at {at}: {error}; name another address with --listen ADDR:PORT").into())
@@ -508,9 +470,9 @@ fn may_be_listened_at(at: SocketAddr) -> Result<(), Failure> {
 
 /// Listens for other nodes, and prints the handle.
 fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
-    let at = listened_at(arguments);
-    let handle = taken_over(arguments, || Ok(nodes.listen(at)?))?;
-    log::say(&handle.to_string());
+    let at = listen_address(arguments);
+    let handle = retry_takeover(arguments, || Ok(nodes.listen(at)?))?;
+    log::write_line(&handle.to_string());
     if let Some(path) = &arguments.handle_file {
         let file = path.clone();
         let named = |error| Failure::from(format!("{}: {error}", path.display()));
@@ -522,11 +484,11 @@ fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
                 Some(Ok(())) => "written now".to_owned(),
                 Some(Err(error)) => error.to_string(),
             };
-            log::say(&format!("doorbell: {name}: {state}"));
+            log::write_line(&format!("doorbell: {name}: {state}"));
         };
-        match in_time(FIRST_READ_WITHIN, work, late)? {
+        match run_within(FIRST_READ_WITHIN, work, late)? {
             None | Some(Ok(())) => {}
-            Some(Err(error)) if arguments.replace => drop(said::<()>(&*named(error))),
+            Some(Err(error)) if arguments.replace => drop(log_failure::<()>(&*named(error))),
             Some(Err(error)) => return Err(named(error)),
         }
     }
@@ -535,7 +497,7 @@ fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
 
 /// Executes work that a file system may block, on a separate thread. Returns `None` if it takes longer than `patience`: then it calls `late`
 /// with `None`, and later with the outcome.
-fn in_time<T: Send + 'static>(
+fn run_within<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
     late: impl Fn(Option<T>) + Clone + Send + 'static,
@@ -554,65 +516,6 @@ fn in_time<T: Send + 'static>(
         late(None);
     }
     Ok(outcome)
-}
-
-/// The last handle that the file of a node had.
-#[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    handle: Option<Handle>,
-    /// Time until which the file may have no valid handle.
-    patience: Option<Deadline>,
-}
-
-impl Known {
-    /// Applies a result of a read. Returns the handle if it differs from the previous one.
-    ///
-    /// # Errors
-    /// The file never had a valid handle, and has had none for [`HALF_WRITTEN`]. The time restarts then.
-    fn update(
-        &mut self,
-        read: Result<Option<Handle>, Failure>,
-        now: Instant,
-    ) -> Result<Option<Handle>, Failure> {
-        match read {
-            Ok(found) => {
-                self.patience = None;
-                let is_new = found.is_some() && found != self.handle;
-                self.handle = found.or(self.handle);
-                Ok(found.filter(|_| is_new))
-            }
-            Err(_) if self.handle.is_some() => Ok(None),
-            Err(error) => {
-                let patience = self
-                    .patience
-                    .get_or_insert_with(|| Deadline::after(now, HALF_WRITTEN));
-                if !patience.has_passed(now) {
-                    return Ok(None);
-                }
-                self.patience = None;
-                Err(error)
-            }
-        }
-    }
-}
-
-/// Returns the log line with the reason why the handle of a node cannot be read.
-///
-/// # Errors
-/// No process ever attached: then the daemon ends. A daemon with processes continues despite the file of another node.
-fn outlived(number: u32, error: Failure, attached: u64) -> Result<String, Failure> {
-    if attached == 0 {
-        return Err(error);
-    }
-    Ok(format!("doorbell: node {number}: {error}"))
-}
-
-/// The handle of a node. `None` while its file is missing.
-fn handle(place: &str) -> Result<Option<Handle>, Failure> {
-    match place.strip_prefix('@') {
-        Some(path) => Ok(handle_file::find(Path::new(path))?),
-        None => Ok(Some(place.parse().map_err(|error| format!("{place}: {error}"))?)),
-    }
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
@@ -637,47 +540,21 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use clap::Parser as _;
-    use doorbell::provider::Instant;
 
-    use super::{Arguments, HALF_WRITTEN, Known, in_time, outlived, parse_mode, parse_peer};
+    use super::{Arguments, parse_mode, parse_peer, run_within};
 
     #[test]
     fn a_file_system_that_does_not_answer_is_waited_for_no_longer() {
         let (give, take) = channel();
         let (say, said) = channel();
         let late = move |outcome| say.send(outcome).unwrap();
-        let stuck = in_time(Duration::from_millis(1), move || take.recv().ok(), late.clone());
+        let stuck = run_within(Duration::from_millis(1), move || take.recv().ok(), late.clone());
         assert_eq!((stuck.unwrap(), said.recv()), (None, Ok(None)));
         give.send(8).unwrap();
         assert_eq!(said.recv(), Ok(Some(Some(8))), "it goes on");
-        let done = in_time(Duration::from_secs(3600), || Some(7), late);
+        let done = run_within(Duration::from_secs(3600), || Some(7), late);
         assert_eq!(done.unwrap(), Some(Some(7)));
         assert!(said.recv().is_err(), "nothing is late");
-    }
-
-    #[test]
-    fn each_file_has_its_own_time_to_be_written() {
-        let at = |time: u64| Instant::from_ns(time);
-        let patience = u64::try_from(HALF_WRITTEN.as_nanos()).unwrap();
-        let half = || Err("half".into());
-        // The file appears late, after the daemon has started.
-        let (mut known, begun) = (Known::default(), 100 * patience);
-        assert!(known.update(Ok(None), at(begun)).is_ok());
-        for time in [begun, begun + patience - 1] {
-            assert!(matches!(known.update(half(), at(time)), Ok(None)));
-        }
-        assert!(known.update(half(), at(begun + patience)).is_err());
-        // The time limit is that of one attempt.
-        let later = begun + 10 * patience;
-        assert!(known.update(half(), at(later)).is_ok());
-        assert!(known.update(Ok(None), at(later + 1)).is_ok());
-        assert!(known.update(half(), at(later + patience)).is_ok());
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_read_ends_a_daemon_without_processes_alone() {
-        assert_eq!(outlived(7, "half".into(), 1).unwrap(), "doorbell: node 7: half");
-        assert_eq!(outlived(7, "half".into(), 0).unwrap_err().to_string(), "half");
     }
 
     #[derive(clap::Parser)]

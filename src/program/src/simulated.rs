@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use doorbell::provider::IpPrefix;
+use doorbell::provider::{Instant, IpPrefix};
 use doorbell::trust::{KEY_BYTES_MIN, Key};
 use doorbell::{KeyRing, Node, Trust};
 use doorbell_sim::{Fabric, Host, PortConfig};
@@ -18,7 +18,7 @@ pub(crate) const NOTICE: &str = "SIMULATED: no RDMA device takes part; the bytes
 pub(crate) const DEVICE: &str = "sim0";
 
 /// Announces the simulation before the first measurement: in the output, or with JSON on standard error.
-pub(crate) fn say(is_json: bool) {
+pub(crate) fn announce(is_json: bool) {
     if is_json {
         eprintln!("{NOTICE}");
     } else {
@@ -34,6 +34,14 @@ pub(crate) fn trust() -> Result<Trust, Failure> {
     let mut secret = [0; KEY_BYTES_MIN];
     getrandom::fill(&mut secret).map_err(|_| PerfError::Entropy)?;
     Ok(Trust::keys(KeyRing::new(Key::new(1, &secret)?)))
+}
+
+/// Lets simulated time pass until the next event, and until `latest` at most.
+pub(crate) fn advance(fabric: &Fabric, latest: Instant) {
+    match fabric.next_at() {
+        Some(at) if at <= latest => drop(fabric.step()),
+        _ => fabric.run_until(latest),
+    }
 }
 
 /// Creates two hosts in one simulated subnet.

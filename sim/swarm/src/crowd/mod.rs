@@ -34,7 +34,7 @@ use crate::finish::audit_counts;
 use crate::pattern::Label;
 use crate::station::{address, channel_config, of_address, ports};
 use crate::stranger::{Stranger, at};
-use crate::trace::Trace;
+use crate::trace::{Trace, clock_and_notes};
 
 const TCP_PORT: u16 = 4000;
 
@@ -128,6 +128,8 @@ pub(crate) struct CrowdRun<'c> {
     pub(crate) messages: u64,
 }
 
+clock_and_notes!(CrowdRun);
+
 impl<'c> CrowdRun<'c> {
     pub(crate) fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
         let Some(Scene::Crowd(crowd)) = &case.scene else {
@@ -170,15 +172,6 @@ impl<'c> CrowdRun<'c> {
             audit_counts(&self.fabric)?;
         }
         self.finish()
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.fabric.now().to_ns()
-    }
-
-    fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
-        let now_ns = self.now_ns();
-        self.trace.note(now_ns, host, what);
     }
 
     fn line(&self, line: usize) -> &'c LineCase {

@@ -28,7 +28,7 @@ use crate::finish::{audit_counts, free_slots};
 use crate::pattern::Label;
 use crate::process::Process;
 use crate::station::{kept, link_config, of_address, ports};
-use crate::trace::Trace;
+use crate::trace::{Trace, clock_and_notes};
 
 /// A refused link tries again after the longest wait of its back-off, and each try has its time.
 const TRIES: u64 = 2;
@@ -77,6 +77,8 @@ pub(crate) struct FullRun<'c> {
     pub(crate) messages: u64,
 }
 
+clock_and_notes!(FullRun);
+
 impl<'c> FullRun<'c> {
     pub(crate) fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
         let Some(Scene::Full(full)) = &case.scene else {
@@ -123,10 +125,6 @@ impl<'c> FullRun<'c> {
         self.finish()
     }
 
-    fn now_ns(&self) -> u64 {
-        self.fabric.now().to_ns()
-    }
-
     /// Whether a rail is cut, or handshakes of then may hold places.
     fn is_troubled(&self) -> bool {
         self.was_troubled(self.now_ns())
@@ -135,11 +133,6 @@ impl<'c> FullRun<'c> {
     fn was_troubled(&self, at_ns: u64) -> bool {
         self.troubled_ns
             .is_some_and(|[from_ns, to_ns]| (from_ns..=to_ns).contains(&at_ns))
-    }
-
-    fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
-        let now_ns = self.now_ns();
-        self.trace.note(now_ns, host, what);
     }
 
     fn host_of(&self, at: usize, end: usize) -> usize {

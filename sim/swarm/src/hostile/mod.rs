@@ -28,7 +28,7 @@ use crate::hostile::other::{Came, Other};
 use crate::pattern::Label;
 use crate::station::{address, channel_config, ports};
 use crate::stranger::{Stranger, at};
-use crate::trace::Trace;
+use crate::trace::{Trace, clock_and_notes};
 
 const TCP_PORT: u16 = 4000;
 
@@ -85,6 +85,8 @@ pub(crate) struct HostileRun<'c> {
     pub(crate) messages: u64,
 }
 
+clock_and_notes!(HostileRun);
+
 impl<'c> HostileRun<'c> {
     pub(crate) fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
         let Some(Scene::Hostile(hostile)) = case.scene else {
@@ -126,15 +128,6 @@ impl<'c> HostileRun<'c> {
             audit(&self.fabric)?;
         }
         self.finish()
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.fabric.now().to_ns()
-    }
-
-    fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
-        let now_ns = self.now_ns();
-        self.trace.note(now_ns, host, what);
     }
 
     fn pass(&mut self, span_ns: u64) -> Verdict {

@@ -32,7 +32,7 @@ use crate::finish::audit;
 use crate::panics::Panics;
 use crate::sleepy::body::is_readable;
 use crate::station::ports;
-use crate::trace::Trace;
+use crate::trace::{Trace, clock_and_notes};
 
 /// A host that asks for leave to sleep this often in a row, and has it never, never sleeps.
 const ASKS_MAX: usize = 1000;
@@ -87,6 +87,8 @@ pub(crate) struct RequestsRun<'c> {
     trace: &'c mut Trace,
     pub(crate) messages: u64,
 }
+
+clock_and_notes!(RequestsRun);
 
 impl<'c> RequestsRun<'c> {
     pub(crate) fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
@@ -151,15 +153,6 @@ impl<'c> RequestsRun<'c> {
             audit(&self.fabric)?;
         }
         self.finish()
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.fabric.now().to_ns()
-    }
-
-    fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
-        let now_ns = self.now_ns();
-        self.trace.note(now_ns, host, what);
     }
 
     /// Whether the channel or link of a line may end: an end of it closed or left, or a fault may strike it.

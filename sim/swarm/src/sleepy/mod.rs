@@ -30,7 +30,7 @@ use crate::sleepy::body::Body;
 use crate::sleepy::case::{SleepCase, Way};
 use crate::station::{address, channel_config, ports};
 use crate::stranger::at;
-use crate::trace::Trace;
+use crate::trace::{Trace, clock_and_notes};
 
 const TCP_PORT: u16 = 4000;
 
@@ -124,6 +124,8 @@ pub(crate) struct SleepRun<'c> {
     is_set_up: bool,
 }
 
+clock_and_notes!(SleepRun);
+
 impl<'c> SleepRun<'c> {
     pub(crate) fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
         let Some(Scene::Sleep(sleepy)) = &case.scene else {
@@ -181,15 +183,6 @@ impl<'c> SleepRun<'c> {
             audit(&self.fabric)?;
         }
         self.finish()
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.fabric.now().to_ns()
-    }
-
-    fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
-        let now_ns = self.now_ns();
-        self.trace.note(now_ns, host, what);
     }
 
     fn host(&self, line: usize, end: usize) -> usize {

@@ -1,6 +1,6 @@
 //! Checks the request parser with arbitrary bytes. Tests and the fuzzer use it.
 
-use super::request::{Asked, REQUEST_BYTES_MAX, Refusal, answer, read};
+use super::request::{ParsedRequest, REQUEST_BYTES_MAX, Refusal, answer, read};
 
 /// Parses `bytes` as a request.
 ///
@@ -11,7 +11,7 @@ pub fn check(bytes: &[u8]) {
 }
 
 /// Checks the parsing of `bytes`. Returns the parsed request.
-fn checked(bytes: &[u8]) -> Asked {
+fn checked(bytes: &[u8]) -> ParsedRequest {
     let asked = read(bytes);
     assert_eq!(asked, plain::read(bytes));
     // Bytes arrive in pieces: the request is incomplete until its end, and later bytes do not change the result.
@@ -21,16 +21,16 @@ fn checked(bytes: &[u8]) -> Asked {
         .chain([end - 1, end, end + 1])
         .filter(|length| *length <= bytes.len())
     {
-        let expected = if length < end { Asked::More } else { asked };
+        let expected = if length < end { ParsedRequest::More } else { asked };
         assert_eq!(read(&bytes[..length]), expected, "of {length} bytes");
     }
     match asked {
-        Asked::More => assert!(bytes.len() < REQUEST_BYTES_MAX),
-        Asked::Metrics { .. } => {
+        ParsedRequest::More => assert!(bytes.len() < REQUEST_BYTES_MAX),
+        ParsedRequest::Metrics { .. } => {
             assert!(bytes.starts_with(b"GET /metrics") || bytes.starts_with(b"HEAD /metrics"));
             check_answer(&answer("a 1\n"), "200", 4);
         }
-        Asked::Refused(refusal) => check_answer(&refusal.answer(), status(refusal), 0),
+        ParsedRequest::Refused(refusal) => check_answer(&refusal.answer(), status(refusal), 0),
     }
     asked
 }
@@ -66,29 +66,29 @@ const fn status(refusal: Refusal) -> &'static str {
 
 /// A second parser: slow and obvious, one character at a time.
 mod plain {
-    use super::{Asked, Refusal};
+    use super::{ParsedRequest, Refusal};
 
-    pub(super) fn read(bytes: &[u8]) -> Asked {
+    pub(super) fn read(bytes: &[u8]) -> ParsedRequest {
         let Some(end) = end(bytes) else {
             let is_long = bytes.len() >= 4096;
             return if is_long {
-                Asked::Refused(Refusal::TooLong)
+                ParsedRequest::Refused(Refusal::TooLong)
             } else {
-                Asked::More
+                ParsedRequest::More
             };
         };
         let head = core::str::from_utf8(&bytes[..end]).ok();
         let Some((method, target, version)) = head.and_then(request) else {
-            return Asked::Refused(Refusal::BadRequest);
+            return ParsedRequest::Refused(Refusal::BadRequest);
         };
         let path: String = target.chars().take_while(|letter| *letter != '?').collect();
-        Asked::Refused(if version != "HTTP/1.0" && version != "HTTP/1.1" {
+        ParsedRequest::Refused(if version != "HTTP/1.0" && version != "HTTP/1.1" {
             Refusal::Version
         } else if path != "/metrics" {
             Refusal::NotFound
         } else if method == "GET" || method == "HEAD" {
             let is_head_only = method == "HEAD";
-            return Asked::Metrics { is_head_only };
+            return ParsedRequest::Metrics { is_head_only };
         } else {
             Refusal::MethodNotAllowed
         })
@@ -133,22 +133,22 @@ mod plain {
 
 #[cfg(test)]
 mod tests {
-    use super::{Asked, Refusal, checked};
+    use super::{ParsedRequest, Refusal, checked};
     use crate::replay::{folder, replay};
 
     #[test]
     fn requests_keep_every_promise() {
         replay("metrics_request", super::check);
         for (name, asked) in [
-            ("get", Asked::Metrics { is_head_only: false }),
-            ("head", Asked::Metrics { is_head_only: true }),
-            ("post", Asked::Refused(Refusal::MethodNotAllowed)),
-            ("elsewhere", Asked::Refused(Refusal::NotFound)),
-            ("newer", Asked::Refused(Refusal::Version)),
-            ("continued", Asked::Refused(Refusal::BadRequest)),
-            ("longest", Asked::Metrics { is_head_only: false }),
-            ("too_long", Asked::Refused(Refusal::TooLong)),
-            ("unfinished", Asked::More),
+            ("get", ParsedRequest::Metrics { is_head_only: false }),
+            ("head", ParsedRequest::Metrics { is_head_only: true }),
+            ("post", ParsedRequest::Refused(Refusal::MethodNotAllowed)),
+            ("elsewhere", ParsedRequest::Refused(Refusal::NotFound)),
+            ("newer", ParsedRequest::Refused(Refusal::Version)),
+            ("continued", ParsedRequest::Refused(Refusal::BadRequest)),
+            ("longest", ParsedRequest::Metrics { is_head_only: false }),
+            ("too_long", ParsedRequest::Refused(Refusal::TooLong)),
+            ("unfinished", ParsedRequest::More),
         ] {
             let bytes = std::fs::read(folder("metrics_request").join(name)).unwrap();
             assert_eq!(checked(&bytes), asked, "{name}");

@@ -9,7 +9,7 @@ pub(crate) const REQUEST_BYTES_MAX: usize = 4096;
 
 /// Result of parsing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum ParsedRequest {
     /// The request is incomplete.
     More,
     /// A request for the metrics, or with HEAD for the headers only.
@@ -32,15 +32,15 @@ pub(crate) enum Refusal {
 }
 
 /// Parses the bytes that have arrived so far.
-pub(crate) fn read(bytes: &[u8]) -> Asked {
+pub(crate) fn read(bytes: &[u8]) -> ParsedRequest {
     let Some(head) = head_of(bytes) else {
         return if bytes.len() < REQUEST_BYTES_MAX {
-            Asked::More
+            ParsedRequest::More
         } else {
-            Asked::Refused(Refusal::TooLong)
+            ParsedRequest::Refused(Refusal::TooLong)
         };
     };
-    judge(head).unwrap_or_else(Asked::Refused)
+    judge(head).unwrap_or_else(ParsedRequest::Refused)
 }
 
 /// The bytes before the empty line.
@@ -50,7 +50,7 @@ fn head_of(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(..end)
 }
 
-fn judge(head: &[u8]) -> Result<Asked, Refusal> {
+fn judge(head: &[u8]) -> Result<ParsedRequest, Refusal> {
     let head = core::str::from_utf8(head).map_err(|_| Refusal::BadRequest)?;
     let mut lines = head.split("\r\n");
     let line = lines.next().ok_or(Refusal::BadRequest)?;
@@ -74,8 +74,8 @@ fn judge(head: &[u8]) -> Result<Asked, Refusal> {
     }
     let path = target.split_once('?').map_or(target, |(path, _)| path);
     match (path, method) {
-        ("/metrics", "GET") => Ok(Asked::Metrics { is_head_only: false }),
-        ("/metrics", "HEAD") => Ok(Asked::Metrics { is_head_only: true }),
+        ("/metrics", "GET") => Ok(ParsedRequest::Metrics { is_head_only: false }),
+        ("/metrics", "HEAD") => Ok(ParsedRequest::Metrics { is_head_only: true }),
         ("/metrics", _) => Err(Refusal::MethodNotAllowed),
         _ => Err(Refusal::NotFound),
     }
@@ -122,7 +122,7 @@ fn head(status: &str, content_type: &str, length_bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Asked, REQUEST_BYTES_MAX, Refusal, read};
+    use super::{ParsedRequest, REQUEST_BYTES_MAX, Refusal, read};
 
     const GET: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: a:9\r\nAccept: */*\r\n\r\n";
 
@@ -134,16 +134,19 @@ mod tests {
             (b"GET /metrics?name=x HTTP/1.1\r\nHost: a\r\n\r\n", false),
             (b"HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n", true),
         ] {
-            assert_eq!(read(request), Asked::Metrics { is_head_only });
+            assert_eq!(read(request), ParsedRequest::Metrics { is_head_only });
             // A second request after it is ignored.
-            assert_eq!(read(&[request, GET].concat()), Asked::Metrics { is_head_only });
+            assert_eq!(
+                read(&[request, GET].concat()),
+                ParsedRequest::Metrics { is_head_only }
+            );
         }
     }
 
     #[test]
     fn what_has_not_ended_is_waited_for() {
         for length in 0..GET.len() {
-            assert_eq!(read(&GET[..length]), Asked::More, "{length}");
+            assert_eq!(read(&GET[..length]), ParsedRequest::More, "{length}");
         }
     }
 
@@ -180,7 +183,7 @@ mod tests {
             (b"GET /metrics HTTP/1.1\r\nA: b\r\r\n\r\n", Refusal::BadRequest),
             (b"GET /metrics HTTP/1.1\r\nA(: b\r\n\r\n", Refusal::BadRequest),
         ] {
-            assert_eq!(read(request), Asked::Refused(refusal), "{request:?}");
+            assert_eq!(read(request), ParsedRequest::Refused(refusal), "{request:?}");
             assert!(
                 refusal
                     .answer()
@@ -196,11 +199,11 @@ mod tests {
             let filling = vec![b'x'; length - begin.len() - end.len()];
             [&begin[..], &filling, end].concat()
         };
-        let metrics = Asked::Metrics { is_head_only: false };
+        let metrics = ParsedRequest::Metrics { is_head_only: false };
         assert_eq!(read(&of_length(REQUEST_BYTES_MAX)), metrics);
         let long = of_length(REQUEST_BYTES_MAX + 1);
-        assert_eq!(read(&long), Asked::Refused(Refusal::TooLong));
-        assert_eq!(read(&long[..REQUEST_BYTES_MAX - 1]), Asked::More);
+        assert_eq!(read(&long), ParsedRequest::Refused(Refusal::TooLong));
+        assert_eq!(read(&long[..REQUEST_BYTES_MAX - 1]), ParsedRequest::More);
     }
 
     /// Any input has a result: words of requests in any order.
@@ -227,9 +230,9 @@ mod tests {
             }
             bytes.extend_from_slice(b"\r\n\r\n");
             match read(&bytes) {
-                Asked::More => panic!("{bytes:?} has ended"),
-                Asked::Metrics { .. } => asked += 1,
-                Asked::Refused(_) => {}
+                ParsedRequest::More => panic!("{bytes:?} has ended"),
+                ParsedRequest::Metrics { .. } => asked += 1,
+                ParsedRequest::Refused(_) => {}
             }
         }
         assert!(asked < 20, "{asked}");

@@ -7,8 +7,8 @@ use core::fmt;
 
 use crate::topology::{Map, Topology};
 
-mod between;
 mod host;
+mod host_pair;
 mod shared;
 
 #[cfg(test)]
@@ -194,7 +194,7 @@ pub fn preflight(hosts: &[Topology]) -> Vec<Finding> {
     for topology in hosts {
         host::findings(topology, hosts, &mut findings);
     }
-    between::findings(&Map::new(hosts), &mut findings);
+    host_pair::findings(&Map::new(hosts), &mut findings);
     findings.sort_by_key(|finding| core::cmp::Reverse(finding.severity));
     findings
 }

@@ -8,7 +8,7 @@ use toml::de::{DeInteger, DeTable, DeValue};
 use super::Settings;
 use super::error::{SettingSource, SettingsError, SettingsFault};
 use super::keys;
-use super::value::Given;
+use super::value::RawValue;
 
 /// Maximum length of a settings file.
 pub(crate) const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -53,10 +53,10 @@ impl Settings {
         found.sort_by_key(|(_, _, offset)| *offset);
         for (name, value, offset) in found {
             let given = match value {
-                DeValue::Integer(integer) => Given::Number(number(integer)),
-                DeValue::String(text) => Given::Quoted(text),
-                DeValue::Boolean(flag) => Given::Flag(*flag),
-                _ => Given::Other,
+                DeValue::Integer(integer) => RawValue::Number(number(integer)),
+                DeValue::String(text) => RawValue::Quoted(text),
+                DeValue::Boolean(flag) => RawValue::Flag(*flag),
+                _ => RawValue::Other,
             };
             self.set(at(offset), &name, given)?;
         }

@@ -8,7 +8,7 @@ use doorbell::worker::{CLASSES_MAX, Classes};
 
 use super::SettingValues;
 use super::error::SettingsFault;
-use super::held::Held;
+use super::field::SettingField;
 use super::value::{Kind, Value};
 
 /// A setting.

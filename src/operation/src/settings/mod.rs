@@ -3,8 +3,8 @@
 //! All settings are listed in [`keys`]. Nothing here opens a device. The source of each value is recorded.
 
 mod error;
+mod field;
 mod file;
-mod held;
 mod keys;
 mod value;
 
@@ -22,7 +22,7 @@ use doorbell::worker::{ChannelConfig, WorkerConfig};
 pub use error::{SettingSource, SettingsError, SettingsFault};
 pub(crate) use file::FILE_BYTES_MAX;
 use keys::Key;
-use value::{Given, Value};
+use value::{RawValue, Value};
 
 /// The values of all settings, in the configurations that use them. The defaults are those of the configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -313,7 +313,7 @@ impl Settings {
                     fault: SettingsFault::Wrong("not valid UTF-8".into()),
                 });
             };
-            self.set(source, key.name, Given::Bare(value))?;
+            self.set(source, key.name, RawValue::Bare(value))?;
         }
         Ok(())
     }
@@ -324,10 +324,10 @@ impl Settings {
     /// The setting does not exist, or the value is invalid.
     pub fn argument(&mut self, option: &str, key: &str, value: &str) -> Result<(), SettingsError> {
         let source = SettingSource::Argument(option.to_owned());
-        self.set(source, key, Given::Bare(value))
+        self.set(source, key, RawValue::Bare(value))
     }
 
-    fn set(&mut self, source: SettingSource, name: &str, given: Given<'_>) -> Result<(), SettingsError> {
+    fn set(&mut self, source: SettingSource, name: &str, given: RawValue<'_>) -> Result<(), SettingsError> {
         let fail = |source, fault| SettingsError {
             source,
             key: Some(name.to_owned()),

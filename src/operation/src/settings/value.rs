@@ -38,7 +38,7 @@ pub(super) enum Kind {
 
 /// A value as it was given.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Given<'t> {
+pub(super) enum RawValue<'t> {
     /// An integer in a file. `None` if it is negative or does not fit into 64 bits.
     Number(Option<u64>),
     /// A boolean in a file.
@@ -68,18 +68,18 @@ impl Kind {
     ///
     /// # Errors
     /// The value has another type, or is out of range.
-    pub(super) fn read(&self, given: Given<'_>) -> Result<Value, SettingsFault> {
+    pub(super) fn read(&self, given: RawValue<'_>) -> Result<Value, SettingsFault> {
         match (*self, given) {
-            (Self::Count { least, most }, Given::Number(number)) => bounded(number, least, most),
-            (Self::Count { least, most }, Given::Bare(text)) => {
+            (Self::Count { least, most }, RawValue::Number(number)) => bounded(number, least, most),
+            (Self::Count { least, most }, RawValue::Bare(text)) => {
                 let digits = is_digits(text).then_some(text).ok_or(self.wrong())?;
                 bounded(digits.parse().ok(), least, most)
             }
-            (Self::Bytes { least, most }, Given::Number(number)) => bounded(number, least, most),
-            (Self::Bytes { least, most }, Given::Quoted(text) | Given::Bare(text)) => {
+            (Self::Bytes { least, most }, RawValue::Number(number)) => bounded(number, least, most),
+            (Self::Bytes { least, most }, RawValue::Quoted(text) | RawValue::Bare(text)) => {
                 bounded(read_bytes(text).ok_or(self.wrong())?, least, most)
             }
-            (Self::Span { least, most }, Given::Quoted(text) | Given::Bare(text)) => {
+            (Self::Span { least, most }, RawValue::Quoted(text) | RawValue::Bare(text)) => {
                 let span = read_span(text).ok_or(self.wrong())?;
                 match span.filter(|span| (least..=most).contains(span)) {
                     Some(span) => Ok(Value::Span(span)),
@@ -89,10 +89,12 @@ impl Kind {
                     }),
                 }
             }
-            (Self::Flag, Given::Flag(flag)) => Ok(Value::Flag(flag)),
-            (Self::Flag, Given::Bare("true")) => Ok(Value::Flag(true)),
-            (Self::Flag, Given::Bare("false")) => Ok(Value::Flag(false)),
-            (Self::Text(_), Given::Quoted(text) | Given::Bare(text)) => Ok(Value::Text(text.to_owned())),
+            (Self::Flag, RawValue::Flag(flag)) => Ok(Value::Flag(flag)),
+            (Self::Flag, RawValue::Bare("true")) => Ok(Value::Flag(true)),
+            (Self::Flag, RawValue::Bare("false")) => Ok(Value::Flag(false)),
+            (Self::Text(_), RawValue::Quoted(text) | RawValue::Bare(text)) => {
+                Ok(Value::Text(text.to_owned()))
+            }
             _ => Err(self.wrong()),
         }
     }
@@ -208,7 +210,7 @@ fn write_span(span: Duration) -> String {
 mod tests {
     use core::time::Duration;
 
-    use super::{Given, Kind, SettingsFault, Value, write_span};
+    use super::{Kind, RawValue, SettingsFault, Value, write_span};
 
     const SPAN: Kind = Kind::span(Duration::from_micros(1), Duration::from_secs(60));
 
@@ -222,7 +224,7 @@ mod tests {
             ("1m", 60_000_000_000, "1m"),
         ] {
             let span = Duration::from_nanos(nanoseconds);
-            assert_eq!(SPAN.read(Given::Quoted(text)), Ok(Value::Span(span)), "{text}");
+            assert_eq!(SPAN.read(RawValue::Quoted(text)), Ok(Value::Span(span)), "{text}");
             assert_eq!(write_span(span), written);
         }
         let out = SettingsFault::OutOfBounds {
@@ -236,18 +238,18 @@ mod tests {
             "99999999999999999999h",
             "18446744073709551615h",
         ] {
-            assert_eq!(SPAN.read(Given::Bare(text)), Err(out.clone()), "{text}");
+            assert_eq!(SPAN.read(RawValue::Bare(text)), Err(out.clone()), "{text}");
         }
         for text in [
             "", "1", "s", "1.5s", "-1s", "+1s", "1 s ", "1  s", "1S", "1sec", "ä",
         ] {
-            let wrong = SPAN.read(Given::Bare(text));
+            let wrong = SPAN.read(RawValue::Bare(text));
             assert!(
                 matches!(wrong, Err(SettingsFault::WrongKind(_))),
                 "{text}: {wrong:?}"
             );
         }
-        assert!(SPAN.read(Given::Number(Some(1))).is_err());
+        assert!(SPAN.read(RawValue::Number(Some(1))).is_err());
         assert_eq!(write_span(Duration::ZERO), "0s");
     }
 
@@ -256,34 +258,38 @@ mod tests {
         let bytes = Kind::bytes(1, 1 << 32);
         for (text, count) in [("1", 1), ("4K", 4096), ("2M", 2 << 20), ("4G", 4 << 30)] {
             assert_eq!(
-                bytes.read(Given::Quoted(text)),
+                bytes.read(RawValue::Quoted(text)),
                 Ok(Value::Number(count)),
                 "{text}"
             );
         }
-        assert!(bytes.read(Given::Number(Some(5))).is_ok());
+        assert!(bytes.read(RawValue::Number(Some(5))).is_ok());
         for text in ["0", "5G", "17179869184G"] {
-            let fault = bytes.read(Given::Bare(text));
+            let fault = bytes.read(RawValue::Bare(text));
             assert!(matches!(fault, Err(SettingsFault::OutOfBounds { .. })), "{text}");
         }
         for text in ["", "K", "1k", "1KB", "-1", "1.5K", "1 K", "é"] {
-            let fault = bytes.read(Given::Bare(text));
+            let fault = bytes.read(RawValue::Bare(text));
             assert!(matches!(fault, Err(SettingsFault::WrongKind(_))), "{text}");
         }
         let count = Kind::count(2, 7);
-        assert_eq!(count.read(Given::Number(Some(2))), Ok(Value::Number(2)));
-        assert_eq!(count.read(Given::Bare("7")), Ok(Value::Number(7)));
-        for given in [Given::Number(Some(1)), Given::Number(None), Given::Bare("8")] {
+        assert_eq!(count.read(RawValue::Number(Some(2))), Ok(Value::Number(2)));
+        assert_eq!(count.read(RawValue::Bare("7")), Ok(Value::Number(7)));
+        for given in [
+            RawValue::Number(Some(1)),
+            RawValue::Number(None),
+            RawValue::Bare("8"),
+        ] {
             assert!(matches!(
                 count.read(given),
                 Err(SettingsFault::OutOfBounds { .. })
             ));
         }
         for given in [
-            Given::Quoted("2"),
-            Given::Bare("2K"),
-            Given::Bare(""),
-            Given::Other,
+            RawValue::Quoted("2"),
+            RawValue::Bare("2K"),
+            RawValue::Bare(""),
+            RawValue::Other,
         ] {
             assert!(matches!(count.read(given), Err(SettingsFault::WrongKind(_))));
         }
@@ -292,27 +298,27 @@ mod tests {
     #[test]
     fn a_flag_is_true_or_false_and_in_a_file_without_quotes() {
         for (given, flag) in [
-            (Given::Flag(true), true),
-            (Given::Bare("true"), true),
-            (Given::Bare("false"), false),
+            (RawValue::Flag(true), true),
+            (RawValue::Bare("true"), true),
+            (RawValue::Bare("false"), false),
         ] {
             assert_eq!(Kind::Flag.read(given), Ok(Value::Flag(flag)));
         }
         for given in [
-            Given::Quoted("true"),
-            Given::Bare(""),
-            Given::Bare("yes"),
-            Given::Bare("1"),
-            Given::Bare("True"),
-            Given::Number(Some(1)),
-            Given::Other,
+            RawValue::Quoted("true"),
+            RawValue::Bare(""),
+            RawValue::Bare("yes"),
+            RawValue::Bare("1"),
+            RawValue::Bare("True"),
+            RawValue::Number(Some(1)),
+            RawValue::Other,
         ] {
             assert_eq!(
                 Kind::Flag.read(given),
                 Err(SettingsFault::WrongKind("true or false"))
             );
         }
-        assert!(Kind::count(0, 1).read(Given::Flag(true)).is_err());
+        assert!(Kind::count(0, 1).read(RawValue::Flag(true)).is_err());
     }
 
     #[test]

@@ -25,13 +25,13 @@ pub(crate) struct Order {
     /// The rail that the command makes fail, if the command line names one.
     pub(super) rail: Option<u8>,
     /// The state of the link that the command waits for.
-    wanted: Wanted,
+    wanted: ExpectedState,
     pub(super) command: String,
 }
 
 /// The state of the link that a command waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct ExpectedState {
     /// Exactly this number of rails is up.
     up: Option<u64>,
     /// At least this number of messages has arrived.
@@ -40,14 +40,14 @@ struct Wanted {
 
 /// The state of the link, shared with the command thread.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ObservedState {
     pub(super) up: AtomicU64,
     pub(super) came: AtomicU64,
 }
 
-impl Wanted {
+impl ExpectedState {
     /// Checks whether the link has this state. Otherwise returns a description of the difference.
-    fn look(self, seen: &Seen) -> Result<(), String> {
+    fn check(self, seen: &ObservedState) -> Result<(), String> {
         let (up, came) = (seen.up.load(Ordering::Relaxed), seen.came.load(Ordering::Relaxed));
         if self.up.is_none_or(|wanted| wanted == up) && self.came.is_none_or(|wanted| wanted <= came) {
             return Ok(());
@@ -70,7 +70,7 @@ impl Order {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let wrong = "not SECONDS=COMMAND";
         let (after, mut rest) = text.split_at(text.find(['=', ',']).ok_or(wrong)?);
-        let mut wanted = Wanted::default();
+        let mut wanted = ExpectedState::default();
         while let Some(condition) = rest.strip_prefix(',') {
             let (name, behind) = condition.split_once('=').ok_or(wrong)?;
             let (count, behind) = behind.split_at(behind.find(['=', ',']).ok_or(wrong)?);
@@ -126,7 +126,7 @@ pub(super) enum Note {
 /// state within `patience`.
 pub(super) fn begin(
     mut orders: Vec<Order>,
-    seen: Arc<Seen>,
+    seen: Arc<ObservedState>,
     patience: Duration,
 ) -> io::Result<Receiver<Note>> {
     orders.sort_by_key(|order| order.after);
@@ -147,10 +147,10 @@ pub(super) fn begin(
 }
 
 /// Waits until the link has the state that the command waits for. Otherwise returns a description of the difference.
-fn await_state(order: &Order, seen: &Seen, patience: Duration) -> Result<(), String> {
+fn await_state(order: &Order, seen: &ObservedState, patience: Duration) -> Result<(), String> {
     let until = now().after(patience);
     loop {
-        match order.wanted.look(seen) {
+        match order.wanted.check(seen) {
             Err(_) if now() < until => thread::sleep(LOOK_EVERY),
             Err(lacks) => return Err(format!("not begun within {} s: {lacks}", patience.as_secs_f64())),
             Ok(()) => return Ok(()),
@@ -190,7 +190,7 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
-    use super::{Note, Order, Seen, Wanted, begin, now};
+    use super::{ExpectedState, Note, ObservedState, Order, begin, now};
 
     #[test]
     fn orders_are_times_and_commands() {
@@ -201,7 +201,7 @@ mod tests {
         let order = Order::parse("2/1=ls /tmp").unwrap();
         assert_eq!((order.rail, order.command.as_str()), (Some(1), "ls /tmp"));
         let order = Order::parse("2.5/1,up=2,came=30=x,y=z").unwrap();
-        let wanted = Wanted {
+        let wanted = ExpectedState {
             up: Some(2),
             came: Some(30),
         };
@@ -272,7 +272,7 @@ mod tests {
     fn a_command_waits_for_its_state_of_the_link_and_what_lacks_is_told() {
         const LONG: Duration = Duration::from_secs(60);
         let order = |text: &str| vec![Order::parse(text).unwrap()];
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(ObservedState::default());
         seen.up.store(1, Ordering::Relaxed);
         let notes = begin(order("0.001,up=2,came=3=true"), Arc::clone(&seen), LONG).unwrap();
         for (up, came) in [(3, 3), (1, 9), (2, 2)] {

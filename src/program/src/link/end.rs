@@ -7,8 +7,8 @@ use doorbell::link::{LinkConfig, LinkEvent, LinkId, Links, PushRefusal, SessionC
 use doorbell::provider::{Instant, Network, Provider, Window as _};
 use doorbell::{Handle, Node, Worker};
 
-use super::reach::{Asking, Op, Opened};
-use super::stream::{HEADER_BYTES, Incoming, Outgoing, Wish};
+use super::reach::{LocalWindows, OneSidedLoad, Op};
+use super::stream::{HEADER_BYTES, Incoming, Outgoing, PeerSettings};
 use super::watch::{Watch, span};
 use crate::changes::Changes;
 use crate::report::Failure;
@@ -28,7 +28,7 @@ pub(super) enum Amount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// The connecting side: the amount that it sends, and its wish for the other side.
-    Client { amount: Amount, wish: Wish },
+    Client { amount: Amount, wish: PeerSettings },
     /// The listening side, which follows the other side's wish.
     Listener,
 }
@@ -59,9 +59,9 @@ pub(super) struct End<P: Provider, N: Network> {
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
     /// One-sided requests to windows of the other side.
-    pub(super) asking: Asking,
+    pub(super) asking: OneSidedLoad,
     /// Windows for the other side, created after its wish has arrived.
-    pub(super) opened: Option<Opened<P>>,
+    pub(super) opened: Option<LocalWindows<P>>,
     pub(super) watch: Watch,
     pub(super) counts: SessionCounts,
     epochs: Vec<u32>,
@@ -103,7 +103,7 @@ impl<P: Provider, N: Network> End<P, N> {
                 Part::Client { .. } => Incoming::of_length(message_bytes),
                 Part::Listener => Incoming::default(),
             },
-            asking: Asking::new(op, message_bytes, config.requests),
+            asking: OneSidedLoad::new(op, message_bytes, config.requests),
             opened: None,
             watch: Watch::default(),
             counts: SessionCounts::default(),
@@ -200,6 +200,12 @@ impl<P: Provider, N: Network> End<P, N> {
             let done = self.outgoing.done.saturating_add(self.asking.done);
             self.watch.done(done, count, now);
         }
+        self.watch_events(&events, now);
+        Ok(has_sent || has_come || !events.is_empty())
+    }
+
+    /// Passes events of the session to the watch.
+    fn watch_events(&mut self, events: &[SessionEvent], now: Instant) {
         let has_ended = events
             .iter()
             .any(|event| matches!(event, SessionEvent::Final { .. }));
@@ -218,7 +224,6 @@ impl<P: Provider, N: Network> End<P, N> {
             };
             self.watch.saw(event, heard_at, now);
         }
-        Ok(has_sent || has_come || !events.is_empty())
     }
 
     /// Opens windows for the other side, if its wish asks for one-sided requests.
@@ -231,7 +236,7 @@ impl<P: Provider, N: Network> End<P, N> {
         // Limited to the size that a link would request.
         let piece_bytes = usize::try_from(wish.message_bytes)?.clamp(HEADER_BYTES, 1 << 20);
         let links = &mut self.links;
-        let opened = Opened::new(&self.workers, (wish.op, piece_bytes), |worker, window| {
+        let opened = LocalWindows::new(&self.workers, (wish.op, piece_bytes), |worker, window| {
             links.grant(link, &[(worker, window.remote())], wish.op.access())
         })?;
         self.opened = Some(opened);
@@ -279,7 +284,7 @@ impl<P: Provider, N: Network> End<P, N> {
             (Stage::Before, Part::Client { wish, .. }) => {
                 let message = self.outgoing.begin(wish);
                 let taken = self.links.send(link, message);
-                self.took(
+                self.queued(
                     taken,
                     Stage::Sending {
                         per_second: wish.per_second,
@@ -301,56 +306,14 @@ impl<P: Provider, N: Network> End<P, N> {
                 }
                 _ => false,
             },
-            (Stage::Sending { per_second }, part) => {
-                let ran = self
-                    .watch
-                    .connected_at
-                    .map_or(Duration::ZERO, |began| span(began, now));
-                // Only one of the two counts is not zero.
-                let number = self.outgoing.messages.saturating_add(self.asking.asked);
-                let is_enough = match part {
-                    Part::Client {
-                        amount: Amount::Messages(count),
-                        ..
-                    } => number >= count,
-                    Part::Client {
-                        amount: Amount::For(time),
-                        ..
-                    } => ran >= time && !self.is_wanted,
-                    Part::Listener => self.incoming.ended.is_some(),
-                };
-                if is_enough {
-                    // Commands need a connected link, but no more messages than requested are sent. So the
-                    // stage changes only after the last command.
-                    let waits = self.is_wanted && matches!(part, Part::Client { .. });
-                    if !waits {
-                        self.stage = Stage::Ending;
-                    }
-                    return !waits;
-                }
-                if !is_due(number, per_second, ran) {
-                    return false;
-                }
-                if self.asking.op().is_one_sided() {
-                    let Self {
-                        node, links, asking, ..
-                    } = self;
-                    return asking.ask(|at, request| links.request(node, link, at, request));
-                }
-                let message = self.outgoing.next();
-                let taken = self.links.send(link, message);
-                if taken.is_ok() {
-                    self.outgoing.counted();
-                }
-                self.took(taken, self.stage)
-            }
+            (Stage::Sending { per_second }, _) => self.advance_sending(link, now, per_second),
             // The peer checks its windows after the last message, so all one-sided requests have to be
             // completed before.
             (Stage::Ending, _) if self.asking.open() > 0 => false,
             (Stage::Ending, _) => {
                 let message = self.outgoing.end(self.asking.asked);
                 let taken = self.links.send(link, message);
-                self.took(taken, Stage::All)
+                self.queued(taken, Stage::All)
             }
             // The connecting side closes the link after neither side has open requests.
             (Stage::All, Part::Client { .. }) => {
@@ -364,7 +327,52 @@ impl<P: Provider, N: Network> End<P, N> {
         }
     }
 
-    fn took(&mut self, taken: Result<doorbell::link::Sequence, PushRefusal>, next: Stage) -> bool {
+    /// Sends the next numbered message or one-sided request, unless all were sent, or it is too early.
+    fn advance_sending(&mut self, link: LinkId, now: Instant, per_second: u32) -> bool {
+        let ran = self
+            .watch
+            .connected_at
+            .map_or(Duration::ZERO, |began| span(began, now));
+        // Only one of the two counts is not zero.
+        let number = self.outgoing.messages.saturating_add(self.asking.asked);
+        let is_enough = match self.part {
+            Part::Client {
+                amount: Amount::Messages(count),
+                ..
+            } => number >= count,
+            Part::Client {
+                amount: Amount::For(time),
+                ..
+            } => ran >= time && !self.is_wanted,
+            Part::Listener => self.incoming.ended.is_some(),
+        };
+        if is_enough {
+            // Commands need a connected link, but no more messages than requested are sent. So the
+            // stage changes only after the last command.
+            let waits = self.is_wanted && matches!(self.part, Part::Client { .. });
+            if !waits {
+                self.stage = Stage::Ending;
+            }
+            return !waits;
+        }
+        if !is_due(number, per_second, ran) {
+            return false;
+        }
+        if self.asking.op().is_one_sided() {
+            let Self {
+                node, links, asking, ..
+            } = self;
+            return asking.ask(|at, request| links.request(node, link, at, request));
+        }
+        let message = self.outgoing.next();
+        let taken = self.links.send(link, message);
+        if taken.is_ok() {
+            self.outgoing.counted();
+        }
+        self.queued(taken, self.stage)
+    }
+
+    fn queued(&mut self, taken: Result<doorbell::link::Sequence, PushRefusal>, next: Stage) -> bool {
         if let Ok(last) = taken {
             self.outgoing.taken(last);
             self.stage = next;

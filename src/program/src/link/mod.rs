@@ -32,12 +32,12 @@ mod stream;
 mod tests;
 mod watch;
 
-use drill::{Order, Seen};
+use drill::{ObservedState, Order};
 use end::{Amount, End, Part};
 use reach::Op;
 pub(crate) use report::bytes_per_second;
-use report::{Ending, Judged, Report};
-use stream::Wish;
+use report::{Criteria, Ending, Report};
+use stream::PeerSettings;
 pub(crate) use watch::span;
 
 /// Interval at which a missing handle file is looked for.
@@ -216,7 +216,7 @@ impl Arguments {
         }
         Ok(Part::Client {
             amount: self.count.map_or(Amount::For(time), Amount::Messages),
-            wish: Wish {
+            wish: PeerSettings {
                 answers: !self.one_way && !is_one_sided,
                 message_bytes: size,
                 per_second: self.rate,
@@ -265,7 +265,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = arguments.config();
     let part = arguments.part(&config)?;
     if arguments.simulated {
-        crate::simulated::say(arguments.json);
+        crate::simulated::announce(arguments.json);
         return conclude(&simulated::run(arguments, &config, part)?, arguments);
     }
     let trusted = arguments.peers.trust()?;
@@ -273,7 +273,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named = named.map(|peer| handle(peer, arguments.timeout)).transpose()?;
     let rails = arguments.rails.clone().unwrap_or_default();
     let node = opened::node(trusted, &rails)?;
-    opened::say_passed_over(&node, LogLevel::Off)?;
+    opened::log_passed_over(&node, LogLevel::Off)?;
     let workers = opened::workers(&node, &worker_config(arguments))?;
     // Metrics are served until the result of the link is known.
     let board = arguments.metrics.map(|at| Board::announced(at, &workers));
@@ -286,9 +286,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let is_hanging = stream(&mut end, arguments, board.as_mut())?;
     end.watch.ended(end.now());
-    let judged = Judged {
+    let judged = Criteria {
         is_hanging,
-        ..Judged::of(arguments)
+        ..Criteria::of(arguments)
     };
     conclude(&Report::of(&end, &judged), arguments)
 }
@@ -300,11 +300,11 @@ fn conclude(report: &Report, arguments: &Arguments) -> Result<(), Failure> {
 fn listen<P: Provider>(end: &mut End<P, Tcp>, arguments: &Arguments) -> Result<(), Failure> {
     let address = arguments.listen.unwrap_or_else(|| anywhere(0));
     let handle = end.links.listen(&end.node, &end.workers, address)?;
-    say_handle(&handle, arguments)
+    publish_handle(&handle, arguments)
 }
 
 /// Prints this side's handle, and writes it to the file.
-fn say_handle(handle: &Handle, arguments: &Arguments) -> Result<(), Failure> {
+fn publish_handle(handle: &Handle, arguments: &Arguments) -> Result<(), Failure> {
     eprintln!("{handle}");
     if let Some(path) = &arguments.handle_file {
         handle_file::leave(path, handle).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -340,13 +340,13 @@ fn stream<P: Provider, N: Network>(
     arguments: &Arguments,
     mut board: Option<&mut Board>,
 ) -> Result<bool, Failure> {
-    let (began, mut notes, seen) = (end.now(), None, Arc::new(Seen::default()));
+    let (began, mut notes, seen) = (end.now(), None, Arc::new(ObservedState::default()));
     while !end.is_over() {
         if !end.turn()? {
             thread::sleep(NAP);
         }
         if let Some(handle) = end.moved.take() {
-            say_handle(&handle, arguments)?;
+            publish_handle(&handle, arguments)?;
         }
         if let Some(board) = &mut board {
             let links = &end.links;

@@ -80,14 +80,14 @@ fn seed(grant: u32, number: u64) -> u64 {
 
 /// Windows of this side, one on each device.
 #[derive(Debug)]
-pub(super) struct Opened<P: Provider> {
+pub(super) struct LocalWindows<P: Provider> {
     op: Op,
     /// Each window with the number of its grant.
     windows: Vec<(u32, LocalWindow<P>)>,
     piece_bytes: usize,
 }
 
-impl<P: Provider> Opened<P> {
+impl<P: Provider> LocalWindows<P> {
     /// Creates the windows, for pieces of `piece_bytes`. `grant` gets the index of the window's Worker, and returns the number of the
     /// grant.
     pub(super) fn new(
@@ -172,7 +172,7 @@ const fn last_of(piece: u64, written: u64) -> u64 {
 
 /// A window of the peer.
 #[derive(Debug)]
-struct Reached {
+struct PeerWindow {
     grant: u32,
     /// The number of the next request.
     next: u64,
@@ -188,10 +188,10 @@ struct Open {
 
 /// One-sided requests to the peer's windows, and their outcomes.
 #[derive(Debug, Default)]
-pub(super) struct Asking {
+pub(super) struct OneSidedLoad {
     op: Op,
     piece: Vec<u8>,
-    windows: Vec<Reached>,
+    windows: Vec<PeerWindow>,
     /// The index of the next window.
     turn: usize,
     /// Maximum number of outstanding requests, for all windows together.
@@ -210,7 +210,7 @@ pub(super) struct Asking {
     pub(super) wrong_ends: u64,
 }
 
-impl Asking {
+impl OneSidedLoad {
     pub(super) fn new(op: Op, piece_bytes: usize, open_max: u32) -> Self {
         Self {
             op,
@@ -229,7 +229,7 @@ impl Asking {
     }
 
     pub(super) fn granted(&mut self, grant: u32) {
-        self.windows.push(Reached { grant, next: 0 });
+        self.windows.push(PeerWindow { grant, next: 0 });
     }
 
     pub(super) fn withdrawn(&mut self, grant: u32) {
@@ -247,7 +247,7 @@ impl Asking {
         for _ in 0..windows {
             let at = self.turn.checked_rem(windows).unwrap_or(0);
             self.turn = at.saturating_add(1);
-            let Some(Reached { grant, next }) = self.windows.get_mut(at) else {
+            let Some(PeerWindow { grant, next }) = self.windows.get_mut(at) else {
                 return false;
             };
             let (grant, number) = (*grant, *next);

@@ -23,7 +23,7 @@ pub(crate) enum Ending {
 
 /// The criteria by which a run passes or fails.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Judged {
+pub(super) struct Criteria {
     pub(super) ending: Ending,
     /// The limit of the median detection time.
     pub(super) detect_within: Option<Duration>,
@@ -37,7 +37,7 @@ pub(super) struct Judged {
     pub(super) orders: usize,
 }
 
-impl Judged {
+impl Criteria {
     /// The criteria of the command line, for a run that does not hang.
     pub(super) fn of(arguments: &Arguments) -> Self {
         Self {
@@ -60,9 +60,9 @@ pub(super) struct Report {
     duration_s: f64,
     requests: Requests,
     #[serde(rename = "outgoing")]
-    sent: Sent,
+    sent: SentReport,
     #[serde(rename = "incoming")]
-    received: Received,
+    received: ReceivedReport,
     one_sided: Option<OneSided>,
     rails: Vec<RailReport>,
     failovers: u32,
@@ -79,9 +79,9 @@ pub(super) struct Report {
     /// The longest time between two polls, which limits the resolution of other times.
     poll_pause_ms: f64,
     /// Time from a command to the death of the rail that it named, or of the first rail that died.
-    detection_ms: Option<Spread>,
+    detection_ms: Option<Distribution>,
     /// Time from the last sign of life of these rails until they were declared dead.
-    silence_ms: Option<Spread>,
+    silence_ms: Option<Distribution>,
     commands: Vec<Mark>,
     end: Option<String>,
     failures: Vec<String>,
@@ -100,7 +100,7 @@ struct Requests {
 }
 
 #[derive(Debug, Serialize)]
-struct Sent {
+struct SentReport {
     messages: u64,
     bytes: u64,
     bytes_per_second: f64,
@@ -110,7 +110,7 @@ struct Sent {
 }
 
 #[derive(Debug, Serialize)]
-struct Received {
+struct ReceivedReport {
     messages: u64,
     /// All messages, including the first and the last one, as requests are counted.
     all: u64,
@@ -196,13 +196,13 @@ struct Fragments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Spread {
+pub(super) struct Distribution {
     count: usize,
     median_ms: f64,
     longest_ms: f64,
 }
 
-impl Spread {
+impl Distribution {
     fn of(mut figures: Vec<f64>) -> Option<Self> {
         figures.sort_by(f64::total_cmp);
         let middle = figures.len().checked_sub(1)? / 2;
@@ -215,7 +215,7 @@ impl Spread {
 }
 
 impl Report {
-    pub(super) fn of<P: Provider, N: Network>(end: &End<P, N>, judged: &Judged) -> Self {
+    pub(super) fn of<P: Provider, N: Network>(end: &End<P, N>, judged: &Criteria) -> Self {
         let (outgoing, incoming, watch) = (&end.outgoing, &end.incoming, &end.watch);
         let took = match (watch.connected_at, watch.progress_at) {
             (Some(from), Some(to)) => span(from, to),
@@ -224,8 +224,8 @@ impl Report {
         let rails = watch.rails(|rail| end.epoch(rail));
         let counts = end.counts;
         let found = watch.found();
-        let detection_ms = Spread::of(found.iter().map(|death| death.after_ms).collect());
-        let silence_ms = Spread::of(found.iter().filter_map(|death| death.silent_ms).collect());
+        let detection_ms = Distribution::of(found.iter().map(|death| death.after_ms).collect());
+        let silence_ms = Distribution::of(found.iter().filter_map(|death| death.silent_ms).collect());
         let failures = failures(end, judged, silence_ms);
         Self {
             simulated: false,
@@ -240,13 +240,13 @@ impl Report {
                 unknown: outgoing.unknown.len(),
                 never_sent: outgoing.not_sent,
             },
-            sent: Sent {
+            sent: SentReport {
                 messages: outgoing.messages,
                 bytes: outgoing.bytes,
                 bytes_per_second: bytes_per_second(outgoing.bytes, took),
                 middle_bytes_per_second: middle_bytes_per_second(end),
             },
-            received: Received {
+            received: ReceivedReport {
                 messages: incoming.messages,
                 all: incoming.taken,
                 bytes: incoming.bytes,
@@ -381,7 +381,7 @@ impl Report {
             ("from command to dead rail", self.detection_ms),
             ("from last sign of life to dead rail", self.silence_ms),
         ] {
-            if let Some(Spread {
+            if let Some(Distribution {
                 count,
                 median_ms,
                 longest_ms,
@@ -460,8 +460,8 @@ fn write_mark(to: &mut String, mark: &Mark) -> core::fmt::Result {
 /// Lists all failures of the run.
 fn failures<P: Provider, N: Network>(
     end: &End<P, N>,
-    judged: &Judged,
-    silence_ms: Option<Spread>,
+    judged: &Criteria,
+    silence_ms: Option<Distribution>,
 ) -> Vec<String> {
     let (outgoing, incoming, watch) = (&end.outgoing, &end.incoming, &end.watch);
     let mut failures = watch.failures.clone();

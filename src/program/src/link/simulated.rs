@@ -8,7 +8,7 @@ use doorbell::link::LinkConfig;
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire};
 
 use super::end::{End, Part};
-use super::report::{Judged, Report};
+use super::report::{Criteria, Report};
 use super::{Arguments, worker_config};
 use crate::report::Failure;
 use crate::simulated;
@@ -47,9 +47,9 @@ pub(super) fn run(arguments: &Arguments, config: &LinkConfig, part: Part) -> Res
         .listen_polled(&listener.node, &listener.workers, any)?;
     client.connect(&handle)?;
     let is_hanging = go_on(&fabric, [&mut client, &mut listener], arguments.timeout)?;
-    let judged = Judged {
+    let judged = Criteria {
         is_hanging,
-        ..Judged::of(arguments)
+        ..Criteria::of(arguments)
     };
     let reports = [&mut client, &mut listener].map(|end| {
         end.watch.ended(end.now());
@@ -81,10 +81,7 @@ fn go_on(fabric: &Fabric, mut sides: [&mut End<Host, Host>; 2], timeout: Duratio
         if now > since.after(timeout) {
             return Ok(true);
         }
-        match fabric.next_at() {
-            Some(at) if at <= next => drop(fabric.step()),
-            _ => fabric.run_until(next),
-        }
+        simulated::advance(fabric, next);
     }
     Ok(false)
 }

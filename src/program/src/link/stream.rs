@@ -14,7 +14,7 @@ const MAGIC: u32 = 0x6462_6c31;
 
 /// The connecting side's wish for the other side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct PeerSettings {
     /// Whether the other side sends, too, until it receives the last message.
     pub(super) answers: bool,
     /// Length of each message of both sides, or of each piece of its windows.
@@ -29,7 +29,7 @@ pub(super) struct Wish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The first message of the connecting side.
-    Begin(Wish),
+    Begin(PeerSettings),
     /// A numbered message. Numbers begin at 0.
     Data(u64),
     /// The last message: the number of numbered messages, and of one-sided requests.
@@ -86,7 +86,7 @@ impl Kind {
         let per_second = u32::from_be_bytes(*per_second);
         let flags = u16::from_be_bytes(*flags);
         match u16::from_be_bytes(*kind) {
-            1 => Some(Self::Begin(Wish {
+            1 => Some(Self::Begin(PeerSettings {
                 answers: flags & 1 != 0,
                 message_bytes: bytes,
                 per_second,
@@ -161,7 +161,7 @@ impl Outgoing {
     }
 
     /// The first message of the connecting side.
-    pub(super) fn begin(&mut self, wish: Wish) -> &[u8] {
+    pub(super) fn begin(&mut self, wish: PeerSettings) -> &[u8] {
         self.short(Kind::Begin(wish))
     }
 
@@ -231,7 +231,7 @@ pub(super) struct Incoming {
     /// Length of each numbered message, after the connecting side has determined it.
     message_bytes: Option<usize>,
     /// The peer's wish, after it has arrived.
-    pub(super) wish: Option<Wish>,
+    pub(super) wish: Option<PeerSettings>,
     /// The number of messages that the peer reported with its last one.
     pub(super) ended: Option<u64>,
     /// The number of one-sided requests that the peer reported with its last message.
@@ -300,7 +300,7 @@ impl Incoming {
 mod tests {
     use doorbell::link::{FinalReason, Sequence};
 
-    use super::{HEADER_BYTES, Incoming, Op, Outgoing, Wish};
+    use super::{HEADER_BYTES, Incoming, Op, Outgoing, PeerSettings};
 
     fn message(outgoing: &mut Outgoing) -> Vec<u8> {
         let message = outgoing.next().to_vec();
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn what_comes_as_sent_is_well() {
         let (mut outgoing, mut incoming) = (Outgoing::new(100), Incoming::default());
-        let wish = Wish {
+        let wish = PeerSettings {
             answers: true,
             message_bytes: 100,
             per_second: 7,
@@ -367,7 +367,7 @@ mod tests {
         }
         assert_eq!(found(&[&[&first[..], &[0]].concat()]), (0, 0, 1));
         assert_eq!(found(&[&[&end[..], &[0]].concat()]), (0, 0, 1));
-        assert_eq!(found(&[outgoing.begin(Wish::default())]), (0, 0, 1));
+        assert_eq!(found(&[outgoing.begin(PeerSettings::default())]), (0, 0, 1));
         assert_eq!(found(&[b"nonsense of some length, not ours"]), (0, 0, 1));
     }
 

@@ -12,17 +12,17 @@ use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig};
 use super::drill::Note;
 use super::end::{Amount, End, Part};
 use super::reach::Op;
-use super::report::{Ending, Judged, Report};
-use super::stream::Wish;
+use super::report::{Criteria, Ending, Report};
+use super::stream::PeerSettings;
 
-const WISH: Wish = Wish {
+const WISH: PeerSettings = PeerSettings {
     answers: true,
     message_bytes: 10_000,
     per_second: 100,
     op: Op::Send,
 };
 
-const JUDGED: Judged = Judged {
+const JUDGED: Criteria = Criteria {
     ending: Ending::Closed,
     detect_within: None,
     detect_at_least: None,
@@ -34,7 +34,7 @@ const JUDGED: Judged = Judged {
 type Side = End<Host, Host>;
 
 /// Creates a client and a listener with two rails between them, under a plan of faults.
-fn two(plan: &str, wish: Wish) -> (Fabric, [Side; 2]) {
+fn two(plan: &str, wish: PeerSettings) -> (Fabric, [Side; 2]) {
     let wire = Wire {
         latency_ns: 50_000,
         bandwidth_mbps: None,
@@ -71,12 +71,12 @@ fn two(plan: &str, wish: Wish) -> (Fabric, [Side; 2]) {
 }
 
 /// Runs both ends until they finish, or until a time limit. Returns their reports.
-fn run(plan: &str, wish: Wish, judged: &Judged) -> [serde_json::Value; 2] {
+fn run(plan: &str, wish: PeerSettings, judged: &Criteria) -> [serde_json::Value; 2] {
     let (fabric, sides) = two(plan, wish);
     go_on(&fabric, sides, judged)
 }
 
-fn go_on(fabric: &Fabric, mut sides: [Side; 2], judged: &Judged) -> [serde_json::Value; 2] {
+fn go_on(fabric: &Fabric, mut sides: [Side; 2], judged: &Criteria) -> [serde_json::Value; 2] {
     let until = Instant::from_ns(0).after(Duration::from_secs(8));
     while fabric.now() < until && !sides.iter().all(End::is_over) {
         let mut next = fabric.now().after(Duration::from_millis(2));
@@ -86,10 +86,7 @@ fn go_on(fabric: &Fabric, mut sides: [Side; 2], judged: &Judged) -> [serde_json:
                 next = next.min(wake.instant());
             }
         }
-        match fabric.next_at() {
-            Some(at) if at <= next => assert!(fabric.step()),
-            _ => fabric.run_until(next),
-        }
+        crate::simulated::advance(fabric, next);
     }
     fabric.audit().unwrap();
     sides.map(|mut side| {
@@ -125,7 +122,7 @@ fn both_send_and_account_for_all() {
     }
     assert_eq!(client["outgoing"]["messages"], listener["incoming"]["messages"]);
     assert_eq!(client["incoming"]["messages"], listener["outgoing"]["messages"]);
-    let one_way = Wish {
+    let one_way = PeerSettings {
         answers: false,
         ..WISH
     };
@@ -161,7 +158,7 @@ fn what_is_written_is_there_and_what_is_read_is_right_whatever_fails() {
         (faults, Op::Write),
         (faults, Op::Read),
     ] {
-        let wish = Wish {
+        let wish = PeerSettings {
             answers: false,
             message_bytes: 2000,
             op,
@@ -188,7 +185,7 @@ fn what_is_written_is_there_and_what_is_read_is_right_whatever_fails() {
 
 #[test]
 fn what_is_not_as_it_was_written_is_found() {
-    let wish = Wish {
+    let wish = PeerSettings {
         answers: false,
         message_bytes: 200,
         op: Op::Write,
@@ -241,7 +238,7 @@ fn a_link_that_is_lost_ends_each_request_and_is_a_failure_where_it_was_not_expec
             "{failures}"
         );
     }
-    let lost = Judged {
+    let lost = Criteria {
         ending: Ending::Lost,
         ..JUDGED
     };
@@ -266,7 +263,7 @@ fn a_link_that_is_lost_ends_each_request_and_is_a_failure_where_it_was_not_expec
 
 #[test]
 fn an_outage_of_longer_than_allowed_is_a_failure() {
-    let within = |ms| Judged {
+    let within = |ms| Criteria {
         outage_within: Some(Duration::from_millis(ms)),
         ending: Ending::Lost,
         ..JUDGED
@@ -284,7 +281,7 @@ fn an_outage_of_longer_than_allowed_is_a_failure() {
 
 #[test]
 fn what_ends_unknown_for_another_reason_than_the_link_is_a_failure() {
-    let lost = Judged {
+    let lost = Criteria {
         ending: Ending::Lost,
         ..JUDGED
     };
@@ -319,7 +316,7 @@ fn what_ends_unknown_for_another_reason_than_the_link_is_a_failure() {
 
 #[test]
 fn what_has_no_end_or_was_not_done_is_a_failure() {
-    let hanging = Judged {
+    let hanging = Criteria {
         is_hanging: true,
         orders: 1,
         detect_within: Some(Duration::from_millis(200)),
@@ -351,7 +348,7 @@ fn as_many_cuts_have_to_be_found_as_are_asked_for() {
         client.watch.saw(SessionEvent::RailDown { rail }, Some(at), now);
     }
     let judge = |detect_within, detect_at_least| {
-        let judged = Judged {
+        let judged = Criteria {
             detect_within,
             detect_at_least,
             ..JUDGED

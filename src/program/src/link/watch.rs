@@ -20,7 +20,7 @@ pub(super) struct Mark {
     pub(super) took_ms: Option<f64>,
     pub(super) deaths: Vec<Death>,
     #[serde(rename = "returns")]
-    pub(super) ups: Vec<Up>,
+    pub(super) ups: Vec<RailUse>,
     /// The longest time in which no message arrived and none was done.
     pub(super) outage_ms: f64,
     pub(super) stalled_after_ms: Option<f64>,
@@ -37,7 +37,7 @@ impl Mark {
         };
         let mut last_first = self.deaths.iter().rev();
         let last = last_first.find(|death| death.rail == rail).copied()?;
-        let is_back = |up: &Up| up.rail == rail && up.after_ms > last.after_ms;
+        let is_back = |up: &RailUse| up.rail == rail && up.after_ms > last.after_ms;
         (!self.ups.iter().any(is_back)).then_some(last)
     }
 }
@@ -53,7 +53,7 @@ pub(super) struct Death {
 
 /// A rail that is used, or used again.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Up {
+pub(super) struct RailUse {
     pub(super) rail: u8,
     pub(super) after_ms: f64,
 }
@@ -204,7 +204,7 @@ impl Watch {
         if is_another && state.downs > 0 {
             self.fail_backs = self.fail_backs.saturating_add(1);
         }
-        self.mark(now, |mark, after_ms| mark.ups.push(Up { rail, after_ms }));
+        self.mark(now, |mark, after_ms| mark.ups.push(RailUse { rail, after_ms }));
     }
 
     fn down(&mut self, rail: u8, heard_at: Option<Instant>, now: Instant) {

@@ -2,7 +2,7 @@
 
 use doorbell::mesh::{Data, Rank, block_bytes};
 
-use super::Which;
+use super::CollectiveName;
 use crate::report::Failure;
 
 /// Elements are added as integers of this many bytes.
@@ -10,7 +10,7 @@ const ELEMENT_BYTES: usize = 4;
 
 /// The input and the output of this member.
 pub(super) struct Content {
-    which: Which,
+    which: CollectiveName,
     rank: u8,
     ranks: u8,
     input: Vec<u8>,
@@ -23,17 +23,28 @@ impl Content {
     ///
     /// # Errors
     /// The bytes of all ranks exceed 4 GiB.
-    pub(super) fn new(which: Which, rank: Rank, ranks: u8, size: u32) -> Result<Self, Failure> {
+    pub(super) fn new(which: CollectiveName, rank: Rank, ranks: u8, size: u32) -> Result<Self, Failure> {
         let bytes = usize::try_from(size)?
             .checked_mul(usize::from(ranks))
             .filter(|bytes| u32::try_from(*bytes).is_ok())
             .ok_or_else(|| format!("--size {size} for each of {ranks} ranks is more than 4 GiB"))?;
-        let bytes = if which == Which::Barrier { 0 } else { bytes };
+        let bytes = if which == CollectiveName::Barrier {
+            0
+        } else {
+            bytes
+        };
         Ok(Self {
             which,
             rank: rank.number(),
             ranks,
-            input: vec![0; if which == Which::AllToAll { bytes } else { 0 }],
+            input: vec![
+                0;
+                if which == CollectiveName::AllToAll {
+                    bytes
+                } else {
+                    0
+                }
+            ],
             output: vec![0; bytes],
             bytes_checked: 0,
         })
@@ -41,7 +52,7 @@ impl Content {
 
     /// Writes this member's input for a round.
     pub(super) fn fill(&mut self, round: u32) {
-        let brought = if self.which == Which::AllToAll {
+        let brought = if self.which == CollectiveName::AllToAll {
             &mut self.input
         } else {
             &mut self.output
@@ -53,7 +64,7 @@ impl Content {
 
     pub(super) fn data(&mut self) -> Data<'_> {
         Data {
-            input: (self.which == Which::AllToAll).then_some(self.input.as_slice()),
+            input: (self.which == CollectiveName::AllToAll).then_some(self.input.as_slice()),
             output: &mut self.output,
             element_bytes: ELEMENT_BYTES,
         }
@@ -65,7 +76,7 @@ impl Content {
     /// An element is wrong. The error has its position.
     pub(super) fn check(&mut self, round: u32) -> Result<(), Failure> {
         for block in 0..self.ranks {
-            if self.which == Which::ReduceScatter && block != self.rank {
+            if self.which == CollectiveName::ReduceScatter && block != self.rank {
                 // A reduce-scatter leaves no result in the blocks of other ranks.
                 continue;
             }
@@ -80,11 +91,11 @@ impl Content {
             };
             for (came, sent) in of_block(block).zip(of_block(self.rank)) {
                 let expected = match self.which {
-                    Which::Barrier => 0,
-                    Which::Broadcast => of(0, round, came),
-                    Which::AllGather => of(block, round, came),
-                    Which::AllToAll => of(block, round, sent),
-                    Which::ReduceScatter | Which::AllReduce => {
+                    CollectiveName::Barrier => 0,
+                    CollectiveName::Broadcast => of(0, round, came),
+                    CollectiveName::AllGather => of(block, round, came),
+                    CollectiveName::AllToAll => of(block, round, sent),
+                    CollectiveName::ReduceScatter | CollectiveName::AllReduce => {
                         (0..self.ranks).fold(0, |sum: u32, rank| sum.wrapping_add(of(rank, round, came)))
                     }
                 };
@@ -135,7 +146,7 @@ pub(super) fn add(to: &mut [u8], from: &[u8]) {
 mod tests {
     use doorbell::mesh::Rank;
 
-    use super::{Content, Which, add, of};
+    use super::{CollectiveName, Content, add, of};
 
     #[test]
     fn elements_differ_by_rank_round_and_position() {
@@ -151,11 +162,11 @@ mod tests {
     #[test]
     fn what_is_wrong_in_one_bit_is_found() {
         for which in [
-            Which::Broadcast,
-            Which::AllGather,
-            Which::ReduceScatter,
-            Which::AllReduce,
-            Which::AllToAll,
+            CollectiveName::Broadcast,
+            CollectiveName::AllGather,
+            CollectiveName::ReduceScatter,
+            CollectiveName::AllReduce,
+            CollectiveName::AllToAll,
         ] {
             let rank = Rank::new(1).unwrap();
             let mut content = Content::new(which, rank, 3, 8).unwrap();
@@ -164,9 +175,9 @@ mod tests {
                 .flat_map(|at| {
                     let block = (at / 2) as u8;
                     let value = match which {
-                        Which::Broadcast => of(0, 7, at),
-                        Which::AllGather => of(block, 7, at),
-                        Which::AllToAll => of(block, 7, 2 + at % 2),
+                        CollectiveName::Broadcast => of(0, 7, at),
+                        CollectiveName::AllGather => of(block, 7, at),
+                        CollectiveName::AllToAll => of(block, 7, 2 + at % 2),
                         _ => (0..3).fold(0, |sum: u32, rank| sum.wrapping_add(of(rank, 7, at))),
                     };
                     value.to_le_bytes()
@@ -176,7 +187,11 @@ mod tests {
             content.check(7).unwrap();
             assert_eq!(
                 content.bytes_checked(),
-                if which == Which::ReduceScatter { 8 } else { 24 }
+                if which == CollectiveName::ReduceScatter {
+                    8
+                } else {
+                    24
+                }
             );
             assert!(content.check(8).is_err(), "{which:?} of another round");
             content.output[9] ^= 0x10;

@@ -26,7 +26,7 @@ impl Missing {
             self.refused = Some(why.to_string());
         }
         let missing = Ranks::first(mesh.ranks()).and_not(mesh.reached());
-        let mut text = told(mesh.rank(), missing, waited, |rank| {
+        let mut text = describe(mesh.rank(), missing, waited, |rank| {
             let tried = mesh.not_linked(rank).map(|reason| reason.to_string());
             tried.chain(self.unread.get(&rank).cloned()).collect()
         });
@@ -51,21 +51,21 @@ impl Missing {
     }
 }
 
-fn told(own: Rank, missing: Ranks, waited: Duration, reasons: impl Fn(Rank) -> Vec<String>) -> String {
+fn describe(own: Rank, missing: Ranks, waited: Duration, reasons: impl Fn(Rank) -> Vec<String>) -> String {
     let mut text = format!("after {} s no way leads to ranks {missing:?}", waited.as_secs());
-    let mut tell = |rank: Rank, what: &dyn Display| {
+    let mut add = |rank: Rank, what: &dyn Display| {
         // Writing to a String does not fail.
         let _ = write!(text, "\n  rank {rank}: {what}");
     };
     for rank in missing.iter() {
         let reasons = reasons(rank);
         for reason in &reasons {
-            tell(rank, reason);
+            add(rank, reason);
         }
         if rank > own {
-            tell(rank, &"it has not connected to this member: see its own output");
+            add(rank, &"it has not connected to this member: see its own output");
         } else if reasons.is_empty() {
-            tell(
+            add(
                 rank,
                 &"no attempt to connect has ended yet, or neither --peer nor --handles names its address",
             );
@@ -76,7 +76,7 @@ fn told(own: Rank, missing: Ranks, waited: Duration, reasons: impl Fn(Rank) -> V
 
 #[cfg(test)]
 mod tests {
-    use super::{Missing, told};
+    use super::{Missing, describe};
     use core::time::Duration;
     use doorbell::connect::HandshakeCounts;
     use doorbell::link::FinalReason;
@@ -91,7 +91,7 @@ mod tests {
             0 => vec!["asked at 10.1.0.1:7500: refused".into(), "no rail".into()],
             _ => Vec::new(),
         };
-        let text = told(rank(2), missing, Duration::from_secs(30), reasons);
+        let text = describe(rank(2), missing, Duration::from_secs(30), reasons);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 5, "{text}");
         assert_eq!(lines[0], "after 30 s no way leads to ranks {0, 1, 3}");

@@ -12,7 +12,7 @@ use doorbell_sim::{Fabric, Host};
 use hdrhistogram::Histogram;
 
 use super::content::{self, Content};
-use super::{Arguments, Report, Which, report, worker_config};
+use super::{Arguments, CollectiveName, Report, report, worker_config};
 use crate::report::Failure;
 use crate::simulated;
 
@@ -38,7 +38,7 @@ pub(crate) struct Member {
 
 /// A collective in progress: the groups of all members, and their data.
 pub(crate) struct Work {
-    which: Which,
+    which: CollectiveName,
     groups: Vec<Group>,
     contents: Vec<Content>,
     round: u32,
@@ -86,10 +86,7 @@ impl World {
                 next = next.min(wake.instant());
             }
         }
-        match self.fabric.next_at() {
-            Some(at) if at <= next => drop(self.fabric.step()),
-            _ => self.fabric.run_until(next),
-        }
+        simulated::advance(&self.fabric, next);
         Ok(())
     }
 
@@ -117,7 +114,7 @@ impl World {
     ///
     /// # Errors
     /// Some members were not reached in time.
-    pub(crate) fn join(&mut self, which: Which, message_bytes: u32) -> Result<Work, Failure> {
+    pub(crate) fn join(&mut self, which: CollectiveName, message_bytes: u32) -> Result<Work, Failure> {
         self.until("joining the mesh", |world| {
             let mut meshes = world.members.iter().map(|member| &member.mesh);
             Ok(meshes.all(|mesh| mesh.reached() == Ranks::first(mesh.ranks())))
@@ -208,16 +205,16 @@ pub(super) fn run(arguments: &Arguments, settings: &Settings) -> Result<Report, 
 
 #[cfg(test)]
 mod tests {
-    use super::{Which, World};
+    use super::{CollectiveName, World};
     use crate::mesh::simulated_settings;
 
     #[test]
     fn every_collective_is_done_by_members_of_one_process() {
         for which in [
-            Which::Barrier,
-            Which::Broadcast,
-            Which::AllToAll,
-            Which::AllReduce,
+            CollectiveName::Barrier,
+            CollectiveName::Broadcast,
+            CollectiveName::AllToAll,
+            CollectiveName::AllReduce,
         ] {
             let mut world = World::new(3, &simulated_settings().unwrap()).unwrap();
             let mut work = world.join(which, 64).unwrap();

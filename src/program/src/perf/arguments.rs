@@ -22,18 +22,18 @@ use crate::value::{PeerPlace, parse_bytes, parse_bytes_or_none, parse_mtu, parse
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The default size of a measurement.
-struct Measured {
+struct DefaultSize {
     message_bytes: u32,
     iterations: u64,
     warmup: u64,
 }
 
-const LATENCY: Measured = Measured {
+const LATENCY: DefaultSize = DefaultSize {
     message_bytes: 64,
     iterations: 1000,
     warmup: 100,
 };
-const BANDWIDTH: Measured = Measured {
+const BANDWIDTH: DefaultSize = DefaultSize {
     message_bytes: 64 << 10,
     iterations: 5000,
     warmup: 256,
@@ -69,7 +69,7 @@ pub(crate) struct LatArguments {
     #[command(flatten)]
     pub(super) common: Common,
     #[command(flatten)]
-    what: What,
+    what: TestOptions,
 }
 
 /// Measure bandwidth and message rate: many messages in flight
@@ -92,7 +92,7 @@ pub(crate) struct BwArguments {
     #[command(flatten)]
     pub(super) common: Common,
     #[command(flatten)]
-    what: What,
+    what: TestOptions,
     /// Requests posted with one doorbell
     #[arg(
         short = 'l',
@@ -166,7 +166,7 @@ pub(super) struct Common {
 
 /// The options of tests that both commands have.
 #[derive(Args, Clone, Debug)]
-struct What {
+struct TestOptions {
     /// Operations to measure, several with commas or --op again
     #[arg(
         long,
@@ -298,16 +298,8 @@ impl Common {
     /// # Errors
     /// A setting is invalid.
     pub(super) fn settings(&self) -> Result<Settings, Box<dyn Error>> {
-        let timeout = self.timeout.map(|seconds| format!("{seconds}s"));
-        let metrics = self.metrics.map(|address| address.to_string());
-        let [key_file, unauthenticated] = self.peers.said();
-        let said = [
-            key_file,
-            unauthenticated,
-            ("--timeout", "timeout", timeout),
-            ("--metrics", "metrics", metrics),
-        ];
-        self.configured.settings(SettingValues::default(), &said)
+        let options = self.peers.options_with(self.timeout, self.metrics);
+        self.configured.settings(SettingValues::default(), &options)
     }
 
     fn terms(&self) -> Terms {
@@ -367,7 +359,7 @@ impl BwArguments {
     }
 }
 
-impl What {
+impl TestOptions {
     fn terms(&self, common: &Common) -> Terms {
         Terms {
             duration: self.duration,
@@ -375,7 +367,7 @@ impl What {
         }
     }
 
-    fn test(&self, kind: Kind, measured: &Measured) -> Test {
+    fn test(&self, kind: Kind, measured: &DefaultSize) -> Test {
         Test {
             kind,
             op: Op::Send,

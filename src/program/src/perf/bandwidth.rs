@@ -54,7 +54,7 @@ fn per_second(count: u64, ns: u64) -> f64 {
 }
 
 /// The messages of a round, created before it begins.
-enum Stock<P: Provider> {
+enum RoundMessages<P: Provider> {
     /// The messages in sequence. Posting copies them: inline, or into a cell.
     Copied(Vec<u8>),
     /// Messages, or space for the fetched bytes.
@@ -75,9 +75,9 @@ pub(super) fn measure<P: Provider>(
     let mut checking = posting;
     let capacity = capacity_of(run.test);
     let mut stock = if run.test.is_inline() || run.test.is_by_cells() {
-        Stock::Copied(Vec::with_capacity(capacity.saturating_mul(run.test.bytes())))
+        RoundMessages::Copied(Vec::with_capacity(capacity.saturating_mul(run.test.bytes())))
     } else {
-        Stock::Leases(VecDeque::with_capacity(capacity))
+        RoundMessages::Leases(VecDeque::with_capacity(capacity))
     };
     let mut fetched = Vec::with_capacity(capacity);
     for (number, round) in (0_u64..).zip(run.test.rounds()) {
@@ -196,7 +196,7 @@ const PATIENCE_LOOKS: u32 = 1 << 16;
 fn pump<P: Provider>(
     run: &mut Run<'_, P>,
     round: Round,
-    stock: &mut Stock<P>,
+    stock: &mut RoundMessages<P>,
     counter: &mut Counter,
     fetched: &mut Vec<Lease<P>>,
 ) -> Result<u64, PerfError> {
@@ -287,7 +287,7 @@ fn post_batch<P: Provider>(
     posted: u64,
     count: u64,
     tells: bool,
-    stock: &mut Stock<P>,
+    stock: &mut RoundMessages<P>,
     counter: &mut Counter,
 ) -> Result<(), PerfError> {
     let (test, remote) = (run.test, run.link.remote);
@@ -302,17 +302,19 @@ fn post_batch<P: Provider>(
         tells: tells || end == round.sequences().end,
     };
     match (stock, test.op) {
-        (Stock::Copied(bytes), Op::Send) if test.is_by_cells() => {
+        (RoundMessages::Copied(bytes), Op::Send) if test.is_by_cells() => {
             let messages = messages_from(bytes, test, posted);
             post_cells(run, messages, requests, || Ok(Operation::Send))
         }
-        (Stock::Copied(bytes), Op::Write) if test.is_by_cells() => {
+        (RoundMessages::Copied(bytes), Op::Write) if test.is_by_cells() => {
             let mut places = RemotePlaces::from(test, &remote, posted);
             let write = || places.next().map(Operation::Write);
             post_cells(run, messages_from(bytes, test, posted), requests, write)
         }
-        (Stock::Leases(leases), Op::Send) => post_leases(run, leases, requests, || Ok(Operation::Send)),
-        (Stock::Leases(leases), Op::Write) => {
+        (RoundMessages::Leases(leases), Op::Send) => {
+            post_leases(run, leases, requests, || Ok(Operation::Send))
+        }
+        (RoundMessages::Leases(leases), Op::Write) => {
             let mut places = RemotePlaces::from(test, &remote, posted);
             post_leases(run, leases, requests, || places.next().map(Operation::Write))
         }
@@ -324,15 +326,15 @@ fn post_batch<P: Provider>(
 fn post_others<P: Provider>(
     run: &mut Run<'_, P>,
     round: Round,
-    stock: &mut Stock<P>,
+    stock: &mut RoundMessages<P>,
     requests: Requests,
     counter: &mut Counter,
 ) -> Result<(), PerfError> {
     let (test, remote, source) = (run.test, run.link.remote, run.source);
     let (last, last_flags) = requests.last();
     let (copied, mut leases) = match stock {
-        Stock::Copied(bytes) => (Some(bytes.as_slice()), None),
-        Stock::Leases(leases) => (None, Some(leases)),
+        RoundMessages::Copied(bytes) => (Some(bytes.as_slice()), None),
+        RoundMessages::Leases(leases) => (None, Some(leases)),
     };
     let mut batch = run.link.channel()?.batch();
     for sequence in requests.sequences {
@@ -463,7 +465,7 @@ fn messages_from<'b>(bytes: &'b [u8], test: &Test, index: u64) -> impl Iterator<
         .chunks_exact(test.bytes().max(1))
 }
 
-impl<P: Provider> Stock<P> {
+impl<P: Provider> RoundMessages<P> {
     /// Creates the messages of a round, or space for the bytes that it fetches.
     fn fill(&mut self, run: &mut Run<'_, P>, round: Round) -> Result<(), PerfError> {
         match self {
@@ -497,7 +499,7 @@ impl<P: Provider> Stock<P> {
     }
 }
 
-impl<P: Provider> Stock<P> {
+impl<P: Provider> RoundMessages<P> {
     /// Takes free memory, which still holds a message.
     #[inline]
     fn take_again(&mut self, run: &mut Run<'_, P>, count: u64) -> Result<(), PerfError> {

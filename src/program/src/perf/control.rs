@@ -137,7 +137,7 @@ impl<P: Provider> Control<P> {
     ///
     /// # Errors
     /// The peer has given up, or the connection failed.
-    pub(crate) fn look(&mut self) -> Result<(), PerfError> {
+    pub(crate) fn check_peer(&mut self) -> Result<(), PerfError> {
         self.poll()?;
         let gave_up = self.inbox.iter().any(|message| {
             matches!(

@@ -11,7 +11,7 @@ use doorbell::{ChannelState, ConnectError, NodeError, SendErrorKind};
 
 use super::message::MessageError;
 use super::pattern::Mismatch;
-use super::test::{Kind, Op, Unfit};
+use super::test::{Kind, Op, OutOfRange};
 
 /// Reason why a measurement failed.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(crate) enum PerfError {
     /// Fewer messages were checked than were sent, which is an error of this program.
     Unchecked { checked: u64, total: u64 },
     /// A setting of the test is out of range.
-    Unfit(Unfit),
+    OutOfRange(OutOfRange),
     /// There is no bandwidth test of this operation.
     NoBandwidthOf(Op),
     /// The one-sided ring cannot be opened.
@@ -127,7 +127,7 @@ impl fmt::Display for PerfError {
             Self::RefusedByListener(reason) => write!(f, "the listener refused: {reason}"),
             Self::PeerGaveUp(reason) => write!(f, "the peer gave up: {reason}"),
             Self::Corrupted(corruption) => fmt::Display::fmt(corruption, f),
-            Self::Unfit(unfit) => fmt::Display::fmt(unfit, f),
+            Self::OutOfRange(unfit) => fmt::Display::fmt(unfit, f),
             Self::NoBandwidthOf(op) => write!(f, "bw does not measure {op}, only lat does"),
             Self::Ring(error) => write!(f, "no one-sided ring: {error}"),
             Self::RingRead(error) => write!(f, "the one-sided ring: {error}"),
@@ -170,5 +170,5 @@ macro_rules! from {
 
 from!(
     NodeError => Node, ConnectError => Connect, SendErrorKind => Send, ProviderError => Poll,
-    MessageError => Message, Unfit => Unfit, CloseError => Close
+    MessageError => Message, OutOfRange => OutOfRange, CloseError => Close
 );

@@ -264,7 +264,7 @@ impl<'r, P: Provider> Run<'r, P> {
     pub(super) fn idle(&mut self, looks: u32) -> Result<(), PerfError> {
         self.spins = self.spins.wrapping_add(1);
         if self.spins & looks.wrapping_sub(1) == 0 {
-            return self.look();
+            return self.check_idle();
         }
         Ok(())
     }
@@ -276,7 +276,7 @@ impl<'r, P: Provider> Run<'r, P> {
     }
 
     #[cold]
-    fn look(&mut self) -> Result<(), PerfError> {
+    fn check_idle(&mut self) -> Result<(), PerfError> {
         let since = *self.idle_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= self.control.timeout() {
             return Err(PerfError::Stalled {
@@ -284,7 +284,7 @@ impl<'r, P: Provider> Run<'r, P> {
                 waited: self.control.timeout(),
             });
         }
-        self.control.look()
+        self.control.check_peer()
     }
 
     /// Checks a message that a completion reported, and returns its memory.
@@ -413,7 +413,7 @@ impl<'r, P: Provider> Run<'r, P> {
                 }
                 Some(Arrival::Written { .. }) => return Err(UNASKED),
                 None if count == 0 => {
-                    self.look()?;
+                    self.check_idle()?;
                     thread::sleep(nap);
                     nap = nap.saturating_mul(2).min(LONGEST_NAP);
                 }

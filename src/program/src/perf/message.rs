@@ -11,7 +11,7 @@ use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::pattern::Mismatch;
-use super::test::{Kind, Op, Plant, Test, Unfit};
+use super::test::{Kind, Op, OutOfRange, Plant, Test};
 
 /// "dbPf".
 const MAGIC: u32 = 0x6462_5066;
@@ -92,7 +92,7 @@ pub(crate) enum MessageError {
     /// The value of a field is invalid.
     Field { field: &'static str, value: u64 },
     /// A setting is out of range.
-    Unfit(Unfit),
+    OutOfRange(OutOfRange),
 }
 
 impl fmt::Display for MessageError {
@@ -108,7 +108,7 @@ impl fmt::Display for MessageError {
             ),
             Self::Kind(kind) => write!(f, "a message of unknown kind {kind}"),
             Self::Field { field, value } => write!(f, "a message whose {field} is {value:#x}"),
-            Self::Unfit(unfit) => fmt::Display::fmt(unfit, f),
+            Self::OutOfRange(unfit) => fmt::Display::fmt(unfit, f),
         }
     }
 }
@@ -379,7 +379,7 @@ impl RawSetup {
             buffers: self.buffers.get(),
             traffic_class: self.traffic_class,
         };
-        test.check().map_err(MessageError::Unfit)?;
+        test.check().map_err(MessageError::OutOfRange)?;
         Ok(Setup {
             token: self.token.get(),
             test,

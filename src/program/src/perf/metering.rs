@@ -37,7 +37,7 @@ struct Board {
 }
 
 /// A channel that the metrics show until this value is dropped.
-pub(super) struct Shown {
+pub(super) struct MeteredChannel {
     metering: Metering,
     channel: (Labels, IpAddr),
 }
@@ -77,7 +77,7 @@ impl Metering {
         part: Part,
         worker: &mut Worker<P>,
         connection: Connection,
-    ) -> Result<Shown, PerfError> {
+    ) -> Result<MeteredChannel, PerfError> {
         let device = worker.device().to_owned();
         let channel = worker.channel(connection.channel);
         let channel = channel.ok_or(PerfError::Connect(ConnectError::Unreachable(
@@ -86,13 +86,13 @@ impl Metering {
         Ok(self.channel(&device, part, channel.peer().address()))
     }
 
-    fn channel(&self, device: &str, part: Part, peer: IpAddr) -> Shown {
+    fn channel(&self, device: &str, part: Part, peer: IpAddr) -> MeteredChannel {
         let channel = (labels(device, part), peer);
         self.note(|board| {
             board.channels.push(channel.clone());
             board.handshakes.connected = board.handshakes.connected.saturating_add(1);
         });
-        Shown {
+        MeteredChannel {
             metering: self.clone(),
             channel,
         }
@@ -155,7 +155,7 @@ fn labels(device: &str, part: Part) -> Labels {
     Labels::new(&[("device", device), ("part", part)]).unwrap_or(Labels::NONE)
 }
 
-impl Drop for Shown {
+impl Drop for MeteredChannel {
     fn drop(&mut self) {
         self.metering.note(|board| {
             let shown = board.channels.iter().position(|shown| *shown == self.channel);

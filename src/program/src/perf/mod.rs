@@ -106,7 +106,7 @@ fn shown(test: &Test) -> Progress {
 
 /// Runs both ends in this process, on hosts of a simulated fabric.
 fn simulate(kind: Kind, common: &Common, terms: &Terms, tests: &[Test]) -> Result<(), Failure> {
-    simulated::say(common.json);
+    simulated::announce(common.json);
     let [near, far] = simulated::two(&simulated::trust()?)?;
     let (driven, served) = both_ends(&near, || Ok(far), tests, terms)?;
     let mut findings = driven.unwrap_or_else(Findings::nothing);
@@ -168,7 +168,7 @@ fn open(
     };
     let node = opened::node(trusted, &rails)?;
     if terms.device.is_none() {
-        opened::say_passed_over(&node, values.log)?;
+        opened::log_passed_over(&node, values.log)?;
     }
     Ok(node)
 }

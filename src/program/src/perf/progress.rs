@@ -19,11 +19,11 @@ const LINE_EVERY: Duration = Duration::from_secs(3);
 pub(crate) struct Progress {
     name: String,
     total: u64,
-    shown: Shown,
+    shown: ProgressOutput,
     next: Instant,
 }
 
-enum Shown {
+enum ProgressOutput {
     #[cfg(test)]
     Nothing,
     Lines,
@@ -39,9 +39,9 @@ impl Progress {
             name,
             total,
             if is_terminal {
-                Shown::Bar(None)
+                ProgressOutput::Bar(None)
             } else {
-                Shown::Lines
+                ProgressOutput::Lines
             },
         )
     }
@@ -49,10 +49,10 @@ impl Progress {
     /// Progress that is not shown.
     #[cfg(test)]
     pub(crate) fn silent() -> Self {
-        Self::new(String::new(), 0, Shown::Nothing)
+        Self::new(String::new(), 0, ProgressOutput::Nothing)
     }
 
-    fn new(name: String, total: u64, shown: Shown) -> Self {
+    fn new(name: String, total: u64, shown: ProgressOutput) -> Self {
         Self {
             name,
             total,
@@ -69,13 +69,13 @@ impl Progress {
         }
         let every = match &mut self.shown {
             #[cfg(test)]
-            Shown::Nothing => return,
-            Shown::Lines => {
+            ProgressOutput::Nothing => return,
+            ProgressOutput::Lines => {
                 let percent = done.saturating_mul(100).checked_div(self.total);
                 eprintln!("{}: {}%", self.name, percent.unwrap_or(100));
                 LINE_EVERY
             }
-            Shown::Bar(bar) => {
+            ProgressOutput::Bar(bar) => {
                 let (name, total) = (&self.name, self.total);
                 bar.get_or_insert_with(|| make_bar(name, total))
                     .set_position(done);
@@ -97,7 +97,7 @@ fn make_bar(name: &str, total: u64) -> ProgressBar {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Shown::Bar(Some(bar)) = &self.shown {
+        if let ProgressOutput::Bar(Some(bar)) = &self.shown {
             bar.finish_and_clear();
         }
     }

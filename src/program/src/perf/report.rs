@@ -23,7 +23,7 @@ pub(crate) struct Report {
     pub(crate) kind: Kind,
     pub(crate) role: Role,
     #[serde(flatten)]
-    pub(crate) between: Option<Between>,
+    pub(crate) between: Option<MeasuredEnds>,
     /// The receives of the shared receive queue in addition to the connection's own, if this side
     /// used one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ pub(crate) struct Report {
 
 /// The two ends of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Between {
+pub(crate) struct MeasuredEnds {
     pub(crate) device: String,
     /// The address of the peer's RDMA port.
     pub(crate) peer: String,
@@ -85,7 +85,7 @@ impl Figures {
     }
 }
 
-impl Between {
+impl MeasuredEnds {
     pub(super) fn of<P: Provider>(control: &mut Control<P>) -> Result<Self, PerfError> {
         let device = control.device();
         let peer = *control.channel()?.peer();
@@ -121,7 +121,7 @@ impl Report {
     /// The report as text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
-        if let Some(Between {
+        if let Some(MeasuredEnds {
             device,
             peer,
             path_mtu_bytes,

@@ -22,7 +22,7 @@ pub(super) fn exchange<P: Provider>(
     times: &mut Times,
     progress: &mut Progress,
 ) -> Result<(), PerfError> {
-    let mut ringed = Ringed::open(run)?;
+    let mut ringed = RingTest::open(run)?;
     for sequence in 0..run.test.total() {
         let outgoing = ringed.prepare(run, sequence)?;
         let start = times.clock.raw();
@@ -42,7 +42,7 @@ pub(super) fn exchange<P: Provider>(
 /// # Errors
 /// As for [`super::latency::answer`].
 pub(super) fn reply<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> {
-    let mut ringed = Ringed::open(run)?;
+    let mut ringed = RingTest::open(run)?;
     for sequence in 0..run.test.total() {
         let outgoing = ringed.prepare(run, sequence)?;
         ringed.receive(run)?;
@@ -54,7 +54,7 @@ pub(super) fn reply<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> 
 }
 
 /// The rings of the connection under test.
-struct Ringed<P: Provider> {
+struct RingTest<P: Provider> {
     ring: RingChannel<P>,
     /// Whether messages are detected by bytes in memory, so that no completion reports them.
     is_told_by_memory: bool,
@@ -63,7 +63,7 @@ struct Ringed<P: Provider> {
     bytes: usize,
 }
 
-impl<P: Provider> Ringed<P> {
+impl<P: Provider> RingTest<P> {
     fn open(run: &mut Run<'_, P>) -> Result<Self, PerfError> {
         let mut config = RingConfig::default();
         config.cell_bytes = run.test.place_bytes().max(config.cell_bytes);

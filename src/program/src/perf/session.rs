@@ -21,7 +21,7 @@ use super::link::{Link, Run, Tally};
 use super::message::{Message, Purpose, Ready, Setup, Verdict};
 use super::metering::Part;
 use super::progress::Progress;
-use super::report::{Between, Figures, Row};
+use super::report::{Figures, MeasuredEnds, Row};
 use super::source::Source;
 use super::terms::{Target, Terms};
 use super::test::{ITERATIONS_MAX, Kind, Role, Test};
@@ -31,7 +31,7 @@ use super::{bandwidth, latency};
 #[derive(Debug)]
 pub(crate) struct Findings {
     /// The two ends, after they were connected.
-    pub(crate) between: Option<Between>,
+    pub(crate) between: Option<MeasuredEnds>,
     pub(crate) rows: Vec<Row>,
     /// The reason, if it failed.
     pub(crate) failure: Option<PerfError>,
@@ -90,7 +90,7 @@ pub(crate) fn drive<P: Provider, N: Network>(
         }
         let _shown = terms.metering.connection(Part::Control, worker, connection)?;
         let mut control = Control::new(workers, connection.worker, connection.channel, terms.timeout);
-        findings.between = Some(Between::of(&mut control)?);
+        findings.between = Some(MeasuredEnds::of(&mut control)?);
         for test in tests {
             let mut run = |test: &Test, rows: &mut Vec<Row>| {
                 drive_one(
@@ -275,7 +275,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                 .connection(Part::Control, worker, connection)?;
             let mut control =
                 Control::new(workers, connection.worker, connection.channel, self.terms.timeout);
-            findings.between = Some(Between::of(&mut control)?);
+            findings.between = Some(MeasuredEnds::of(&mut control)?);
             loop {
                 match control.receive() {
                     Ok(Message::Setup(setup)) => self.serve_test(&mut control, &setup, &mut findings.rows)?,
@@ -411,7 +411,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                     eprintln!("doorbell: a peer failed to connect: {error}");
                 }
             }
-            control.look()?;
+            control.check_peer()?;
             if begun.elapsed() >= self.terms.timeout {
                 return Err(PerfError::Stalled {
                     what: "connection to test",
@@ -552,7 +552,7 @@ fn give_up<P: Provider>(control: &mut Control<P>, token: u64, error: PerfError) 
         gave_up: Some(error.to_string()),
     }));
     // If the peer gave up before, its reason may be the cause of this error.
-    match (told, control.look()) {
+    match (told, control.check_peer()) {
         (Ok(()), Err(behind @ PerfError::PeerGaveUp(_))) => behind,
         _ => error,
     }

@@ -189,14 +189,14 @@ impl Round {
 
 /// Error: a setting is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unfit {
+pub(crate) struct OutOfRange {
     pub(crate) what: &'static str,
     pub(crate) value: u64,
     pub(crate) least: u64,
     pub(crate) most: u64,
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             what,
@@ -208,14 +208,14 @@ impl fmt::Display for Unfit {
     }
 }
 
-impl core::error::Error for Unfit {}
+impl core::error::Error for OutOfRange {}
 
 impl Test {
     /// Checks every setting against its range.
     ///
     /// # Errors
     /// The first setting that is out of range.
-    pub(crate) const fn check(&self) -> Result<(), Unfit> {
+    pub(crate) const fn check(&self) -> Result<(), OutOfRange> {
         let (least, most) = if self.op.is_atomic() {
             (ATOMIC_BYTES as u64, ATOMIC_BYTES as u64)
         } else if self.op as u8 == Op::Write as u8 && self.plant.is_some() {
@@ -257,7 +257,7 @@ impl Test {
             {
                 let (what, value, least, most) = bounds[index];
                 if value < least || value > most {
-                    return Err(Unfit {
+                    return Err(OutOfRange {
                         what,
                         value,
                         least,

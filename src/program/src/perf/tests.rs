@@ -422,7 +422,7 @@ fn a_test_beyond_its_bounds_is_refused_before_anyone_is_asked() {
     wild.batch = 17;
     let [near, _] = hosts();
     let driven = drive(near, &at(LOCALHOST), &[wild], &terms(), |_| Progress::silent());
-    assert!(matches!(driven.failure, Some(PerfError::Unfit(unfit)) if unfit.what == "the batch"));
+    assert!(matches!(driven.failure, Some(PerfError::OutOfRange(unfit)) if unfit.what == "the batch"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use doorbell::provider::{Mtu, SLOTS_MAX};
 
-use super::source::Wanted;
+use super::source::Selection;
 use crate::value::{parse_mtu, parse_seconds};
 
 /// The default number of receives, as in the stock program, if they fit into memory.
@@ -108,8 +108,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    pub(super) fn wanted(&self) -> Wanted<'_> {
-        Wanted {
+    pub(super) fn wanted(&self) -> Selection<'_> {
+        Selection {
             device: self.device.as_deref(),
             port: self.ib_port,
             gid_index: self.gid_index,

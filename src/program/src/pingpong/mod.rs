@@ -24,7 +24,7 @@ mod wire;
 pub(crate) use arguments::Arguments;
 use engine::{Engine, Plan, Role};
 use metering::Metering;
-use report::{Done, Report};
+use report::{Report, RunResult};
 use source::{Peer, Source};
 use wire::{DONE, Destination};
 
@@ -158,7 +158,7 @@ fn report(
     remote: Destination,
     took: Duration,
 ) -> Report {
-    Report::new(&Done {
+    Report::new(&RunResult {
         role,
         source: engine.source(),
         local,

@@ -57,7 +57,7 @@ impl From<&Destination> for End {
 
 /// The results of a finished ping-pong.
 #[derive(Debug)]
-pub(super) struct Done<'a> {
+pub(super) struct RunResult<'a> {
     pub(super) role: Role,
     pub(super) source: &'a Source,
     pub(super) local: Destination,
@@ -68,8 +68,8 @@ pub(super) struct Done<'a> {
 }
 
 impl Report {
-    pub(super) fn new(done: &Done<'_>) -> Self {
-        let Done { source, plan, .. } = done;
+    pub(super) fn new(done: &RunResult<'_>) -> Self {
+        let RunResult { source, plan, .. } = done;
         let total_bytes = u64::from(plan.message_bytes)
             .saturating_mul(plan.iterations.into())
             .saturating_mul(2);
@@ -147,9 +147,9 @@ fn figure(bytes: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Done, Report};
+    use super::{Report, RunResult};
     use crate::pingpong::engine::{Plan, Role};
-    use crate::pingpong::source::{Source, Why};
+    use crate::pingpong::source::{GidReason, Source};
     use crate::pingpong::wire::Destination;
     use core::time::Duration;
     use doorbell::provider::{Gid, GidKind, Mtu, Psn, Qpn};
@@ -170,9 +170,9 @@ mod tests {
             gid_index: 1,
             gid: Gid::from_ip("10.0.0.1".parse().unwrap()),
             kind: GidKind::RoceV2Ipv4,
-            why: Why::Named,
+            why: GidReason::Named,
         };
-        Report::new(&Done {
+        Report::new(&RunResult {
             role,
             source: &source,
             local: end(0x11, "10.0.0.1"),

@@ -8,7 +8,7 @@ use doorbell::rails::{LocalRail, RailSource};
 
 /// The selections of the command line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'a> {
+pub(super) struct Selection<'a> {
     pub(super) device: Option<&'a str>,
     pub(super) port: u8,
     pub(super) gid_index: Option<u8>,
@@ -32,12 +32,12 @@ pub(super) struct Source {
     pub(super) gid_index: u8,
     pub(super) gid: Gid,
     pub(super) kind: GidKind,
-    pub(super) why: Why,
+    pub(super) why: GidReason,
 }
 
 /// The reason for this GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum GidReason {
     /// The command line names it.
     Named,
     /// The peer's address is in its subnet.
@@ -46,7 +46,7 @@ pub(super) enum Why {
     OnlyDevice { peer: IpAddr },
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for GidReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Named => f.write_str("named on the command line"),
@@ -134,8 +134,8 @@ fn name(report: &PortReport) -> String {
 }
 
 /// Checks whether there can be a usable GID, as far as that does not depend on the peer.
-pub(super) fn check(ports: &[PortReport], wanted: &Wanted<'_>) -> Result<(), NoSource> {
-    let asked = asked(ports, wanted)?;
+pub(super) fn check(ports: &[PortReport], wanted: &Selection<'_>) -> Result<(), NoSource> {
+    let asked = requested_ports(ports, wanted)?;
     if let Some(index) = wanted.gid_index {
         let (report, ..) = named(&asked, index)?;
         return fits(report, wanted.mtu);
@@ -151,8 +151,8 @@ pub(super) fn check(ports: &[PortReport], wanted: &Wanted<'_>) -> Result<(), NoS
 }
 
 /// Selects the GID.
-pub(super) fn choose(ports: &[PortReport], wanted: &Wanted<'_>, peer: Peer) -> Result<Source, NoSource> {
-    let asked = asked(ports, wanted)?;
+pub(super) fn choose(ports: &[PortReport], wanted: &Selection<'_>, peer: Peer) -> Result<Source, NoSource> {
+    let asked = requested_ports(ports, wanted)?;
     let (report, source) = match wanted.gid_index {
         Some(index) => named(&asked, index)?,
         None => by_rule(&usable(&asked)?, peer)?,
@@ -162,7 +162,10 @@ pub(super) fn choose(ports: &[PortReport], wanted: &Wanted<'_>, peer: Peer) -> R
 }
 
 /// The ports that match the command line.
-fn asked<'a>(ports: &'a [PortReport], wanted: &Wanted<'_>) -> Result<Vec<&'a PortReport>, NoSource> {
+fn requested_ports<'a>(
+    ports: &'a [PortReport],
+    wanted: &Selection<'_>,
+) -> Result<Vec<&'a PortReport>, NoSource> {
     let asked: Vec<&PortReport> = ports
         .iter()
         .filter(|report| {
@@ -199,7 +202,7 @@ fn fits(report: &PortReport, asked: Mtu) -> Result<(), NoSource> {
 
 type Choice<'a> = (&'a PortReport, Source);
 
-fn choice(report: &PortReport, gid_index: u8, gid: Gid, kind: GidKind, why: Why) -> Choice<'_> {
+fn choice(report: &PortReport, gid_index: u8, gid: Gid, kind: GidKind, why: GidReason) -> Choice<'_> {
     let source = Source {
         device: report.device.to_string(),
         port: report.port,
@@ -219,7 +222,7 @@ fn named<'a>(asked: &[&'a PortReport], index: u8) -> Result<Choice<'a>, NoSource
         ));
     };
     let entry = gid_at(report, index.into())?;
-    Ok(choice(report, index, entry.gid, entry.kind, Why::Named))
+    Ok(choice(report, index, entry.gid, entry.kind, GidReason::Named))
 }
 
 /// Returns the GID with this index, of a port that is usable. The GID has to be RoCEv2. It need not be an IP address, since the user named it
@@ -301,7 +304,7 @@ fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource
         if is_link_local(address) && !one_device(near.iter()) {
             return Err(ambiguous());
         }
-        let why = Why::Subnet {
+        let why = GidReason::Subnet {
             subnet: rail.address,
             peer: address,
         };
@@ -318,7 +321,7 @@ fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource
             let address = rail.address.address();
             (is_link_local(address), address.is_ipv6(), *index)
         })
-        .map(|(report, index, rail)| choice(report, *index, rail.gid, rail.kind, Why::OnlyDevice { peer: address }))
+        .map(|(report, index, rail)| choice(report, *index, rail.gid, rail.kind, GidReason::OnlyDevice { peer: address }))
         .ok_or_else(ambiguous)
 }
 
@@ -331,7 +334,7 @@ fn is_link_local(address: IpAddr) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{NoSource, Peer, Wanted, Why, check, choose};
+    use super::{GidReason, NoSource, Peer, Selection, check, choose};
     use crate::devices::tests::port;
     use core::net::IpAddr;
     use doorbell::provider::{Gid, GidEntry, GidKind, IpPrefix, Mtu, Name, PortReport, PortState, Unusable};
@@ -358,7 +361,7 @@ pub(crate) mod tests {
         ]
     }
 
-    const ANY: Wanted<'static> = Wanted {
+    const ANY: Selection<'static> = Selection {
         device: None,
         port: 1,
         gid_index: None,
@@ -369,7 +372,7 @@ pub(crate) mod tests {
         Peer::Tcp(address.parse().unwrap())
     }
 
-    fn chosen(ports: &[PortReport], wanted: &Wanted<'_>, peer: Peer) -> (String, u8) {
+    fn chosen(ports: &[PortReport], wanted: &Selection<'_>, peer: Peer) -> (String, u8) {
         let source = choose(ports, wanted, peer).unwrap();
         (source.device, source.gid_index)
     }
@@ -389,7 +392,7 @@ pub(crate) mod tests {
         let ports = [port("rxe0", vec![gid(1, "10.0.0.1", 8), gid(2, "10.0.0.2", 24)])];
         let source = choose(&ports, &ANY, tcp("10.0.0.9")).unwrap();
         assert_eq!(source.gid_index, 2);
-        assert!(matches!(source.why, Why::Subnet { .. }));
+        assert!(matches!(source.why, GidReason::Subnet { .. }));
         assert_eq!(chosen(&ports, &ANY, tcp("10.9.0.9")), ("rxe0".into(), 1));
     }
 
@@ -402,8 +405,8 @@ pub(crate) mod tests {
         let [first, _] = two();
         let source = choose(&[first], &ANY, tcp("127.0.0.1")).unwrap();
         assert_eq!(source.gid_index, 1);
-        assert!(matches!(source.why, Why::OnlyDevice { .. }));
-        let wanted = Wanted {
+        assert!(matches!(source.why, GidReason::OnlyDevice { .. }));
+        let wanted = Selection {
             device: Some("rxe1"),
             ..ANY
         };
@@ -434,7 +437,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_is_named_is_taken_or_refused() {
-        let on = |device, gid_index| Wanted {
+        let on = |device, gid_index| Selection {
             device,
             gid_index,
             ..ANY
@@ -478,7 +481,7 @@ pub(crate) mod tests {
                 ("rxe1 port 1".into(), Unusable::NoRoceV2Gid),
             ]))
         );
-        let wanted = Wanted {
+        let wanted = Selection {
             device: Some("rxe0"),
             gid_index: Some(1),
             ..ANY
@@ -498,14 +501,14 @@ pub(crate) mod tests {
         ports[1].gids.clear();
         assert!(matches!(check(&ports, &ANY), Err(NoSource::Unusable(two)) if two.len() == 2));
         let mut ports = two();
-        let wanted = Wanted {
+        let wanted = Selection {
             mtu: Mtu::B2048,
             ..ANY
         };
         assert!(matches!(check(&ports, &wanted), Err(NoSource::Mtu { .. })));
         ports[1].active_mtu = Some(Mtu::B2048);
         assert_eq!(check(&ports, &wanted), Ok(()));
-        let wanted = Wanted {
+        let wanted = Selection {
             device: Some("rxe0"),
             gid_index: Some(9),
             ..ANY
@@ -515,7 +518,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_mtu_may_be_what_the_port_works_with_and_no_more() {
-        let wanted = |mtu| Wanted { mtu, ..ANY };
+        let wanted = |mtu| Selection { mtu, ..ANY };
         let peer = tcp("10.0.0.9");
         assert!(choose(&two(), &wanted(Mtu::B1024), peer).is_ok());
         let error = choose(&two(), &wanted(Mtu::B2048), peer).unwrap_err();

@@ -12,7 +12,7 @@ use doorbell_daemon::{DaemonStatus, EndpointStatus, JobStatus, LinkState, NodeSt
 use serde::Serialize;
 
 use super::table::{megabytes, write_rows};
-use super::{Arguments, Shown};
+use super::{Arguments, Screen};
 use crate::report::Failure;
 use crate::serve::Counts;
 
@@ -73,7 +73,7 @@ struct Link {
 
 /// Total traffic, and its rates.
 #[derive(Debug, Serialize)]
-struct Moved {
+struct TrafficReport {
     submitted: u64,
     reported: u64,
     sent_bytes: u64,
@@ -89,7 +89,7 @@ struct Job {
     processes: u64,
     mapped_bytes: u64,
     #[serde(flatten)]
-    moved: Moved,
+    moved: TrafficReport,
 }
 
 #[derive(Debug, Serialize)]
@@ -103,14 +103,14 @@ struct Endpoint {
     in_flight: u64,
     waiting: u64,
     #[serde(flatten)]
-    moved: Moved,
+    moved: TrafficReport,
 }
 
 /// Shows the daemon at a socket.
 ///
 /// # Errors
 /// The daemon cannot be queried, or with `--once` it does not answer.
-pub(super) fn run(socket: &Path, arguments: &Arguments, shown: &mut Shown) -> Result<(), Failure> {
+pub(super) fn run(socket: &Path, arguments: &Arguments, shown: &mut Screen) -> Result<(), Failure> {
     let mut before: Option<(DaemonStatus, Instant)> = None;
     loop {
         match DaemonStatus::ask(socket, within(PATIENCE)) {
@@ -388,7 +388,7 @@ impl Node {
     }
 }
 
-impl Moved {
+impl TrafficReport {
     fn of(now: &Traffic, before: Option<&Traffic>, seconds: f64) -> Self {
         let rate = |of: fn(&Traffic) -> u64| {
             let grown = of(now).checked_sub(of(before?))?;
@@ -424,7 +424,7 @@ impl Job {
             job: status.job.0,
             processes: status.processes,
             mapped_bytes: status.memory_bytes,
-            moved: Moved::of(&status.traffic, before, seconds),
+            moved: TrafficReport::of(&status.traffic, before, seconds),
         }
     }
 }
@@ -440,7 +440,7 @@ impl Endpoint {
             queued: status.queued,
             in_flight: status.in_flight,
             waiting: status.waiting,
-            moved: Moved::of(&status.traffic, before, seconds),
+            moved: TrafficReport::of(&status.traffic, before, seconds),
         }
     }
 }

@@ -91,7 +91,7 @@ pub(crate) struct Arguments {
 /// The daemon cannot be queried, or with `--once` the node does not answer.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.configured.settings(SettingValues::default(), &[])?;
-    let mut shown = Shown {
+    let mut shown = Screen {
         is_json: arguments.json,
         clears: !arguments.once && !arguments.json && io::stdout().is_terminal(),
         is_lost: false,
@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let addresses = match (&arguments.address, settings.values().metrics) {
         _ if arguments.simulated => {
-            crate::simulated::say(arguments.json);
+            crate::simulated::announce(arguments.json);
             vec![simulated::begin()?]
         }
         (Some(named), _) => addresses(named)?,
@@ -147,14 +147,14 @@ fn addresses(named: &str) -> Result<Vec<SocketAddr>, Failure> {
 }
 
 /// The state of the display.
-struct Shown {
+struct Screen {
     is_json: bool,
     /// Whether each table replaces the previous one on the screen.
     clears: bool,
     is_lost: bool,
 }
 
-impl Shown {
+impl Screen {
     fn show<R: Serialize>(&mut self, report: &R, text: &str) -> Result<(), Failure> {
         if core::mem::take(&mut self.is_lost) {
             eprintln!("doorbell: the node answers again");

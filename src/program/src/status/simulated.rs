@@ -9,7 +9,7 @@ use std::thread;
 use doorbell_operation::Labels;
 
 use crate::board::Board;
-use crate::mesh::{Which, World, simulated_settings};
+use crate::mesh::{CollectiveName, World, simulated_settings};
 use crate::report::Failure;
 
 /// Number of members of the mesh.
@@ -40,7 +40,7 @@ pub(super) fn begin() -> Result<SocketAddr, Failure> {
 
 fn go_on(tell: &mpsc::Sender<Result<SocketAddr, String>>) -> Result<(), Failure> {
     let mut world = World::new(RANKS, &simulated_settings()?)?;
-    let mut work = world.join(Which::AllToAll, MESSAGE_BYTES)?;
+    let mut work = world.join(CollectiveName::AllToAll, MESSAGE_BYTES)?;
     let first = world.members.first().ok_or("there are no members")?;
     let mut board = Board::start((Ipv4Addr::LOCALHOST, 0).into(), &first.workers)?;
     let mut is_told = false;

@@ -113,13 +113,13 @@ struct Channels {
 }
 
 /// Two samples, the earlier first.
-struct Between<'s> {
+struct SamplePair<'s> {
     before: &'s Sample,
     now: &'s Sample,
     seconds: f64,
 }
 
-impl Between<'_> {
+impl SamplePair<'_> {
     /// Returns the rate of a counter, or `None` if it was reset.
     fn rate(&self, name: &str, labels: &Labels) -> Option<f64> {
         self.grown(self.before.get(name, labels)?, self.now.get(name, labels)?)
@@ -253,7 +253,7 @@ impl Between<'_> {
 
 impl Report {
     pub(super) fn new(before: &Sample, now: &Sample) -> Self {
-        let between = Between {
+        let between = SamplePair {
             before,
             now,
             seconds: now.at.saturating_duration_since(before.at).as_secs_f64(),

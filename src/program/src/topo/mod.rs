@@ -37,7 +37,7 @@ mod tests;
 #[command(verbatim_doc_comment)]
 pub(crate) struct TopoArguments {
     #[command(flatten)]
-    look: Look,
+    look: HostOptions,
 
     /// Save this host to FILE, for --snapshot on another host
     #[arg(long, value_name = "FILE")]
@@ -67,7 +67,7 @@ pub(crate) struct TopoArguments {
 #[derive(clap::Args)]
 pub(crate) struct PreflightArguments {
     #[command(flatten)]
-    look: Look,
+    look: HostOptions,
 
     /// The address of a peer that this host has to reach; once for each peer. A peer that does not answer is an error
     #[arg(long = "peer", value_name = "ADDRESS")]
@@ -84,7 +84,7 @@ pub(crate) struct PreflightArguments {
 
 /// The hosts to look at.
 #[derive(clap::Args)]
-struct Look {
+struct HostOptions {
     /// Look at the host saved in FILE (by `doorbell topo --save`); once for each host
     #[arg(long = "snapshot", value_name = "FILE")]
     snapshots: Vec<PathBuf>,
@@ -163,7 +163,7 @@ pub(crate) fn check(arguments: &PreflightArguments) -> Result<(), Failure> {
     })
 }
 
-impl Look {
+impl HostOptions {
     fn is_here(&self) -> bool {
         self.here || self.snapshots.is_empty()
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 pub(super) struct Report {
     pub(super) hosts: Vec<Host>,
     pub(super) reaches: Vec<Reach>,
-    findings: Vec<Found>,
+    findings: Vec<FindingReport>,
 }
 
 #[derive(Serialize)]
@@ -43,7 +43,7 @@ pub(super) struct Reach {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) pairs: Vec<Pair>,
-    pub(super) without: Vec<Without>,
+    pub(super) without: Vec<UnpairedRail>,
     /// The hosts on the shortest route, including both ends. `None` if there is no route.
     pub(super) route: Option<Vec<String>>,
 }
@@ -58,13 +58,13 @@ pub(super) struct Pair {
 
 /// A rail of the first host that is in no pair.
 #[derive(Serialize)]
-pub(super) struct Without {
+pub(super) struct UnpairedRail {
     pub(super) local_rail: String,
     pub(super) reason: String,
 }
 
 #[derive(Serialize)]
-struct Found {
+struct FindingReport {
     severity: String,
     kind: &'static str,
     host: String,
@@ -88,7 +88,7 @@ impl Report {
                 .filter(|(from, to)| from != to)
                 .filter_map(|(from, to)| Reach::new(map, from, to))
                 .collect(),
-            findings: findings.iter().map(Found::new).collect(),
+            findings: findings.iter().map(FindingReport::new).collect(),
         }
     }
 }
@@ -165,7 +165,7 @@ impl Reach {
                 .without
                 .iter()
                 .filter_map(|(index, reason)| {
-                    Some(Without {
+                    Some(UnpairedRail {
                         local_rail: rail(from, *index)?,
                         reason: reason.to_string(),
                     })
@@ -178,7 +178,7 @@ impl Reach {
     }
 }
 
-impl Found {
+impl FindingReport {
     fn new(finding: &Finding) -> Self {
         Self {
             severity: finding.severity.to_string(),

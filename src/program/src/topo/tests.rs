@@ -243,7 +243,7 @@ fn files_are_read_with_their_faults_told() {
         path
     };
     let hosts = line();
-    let look = |snapshots| super::Look {
+    let look = |snapshots| super::HostOptions {
         snapshots,
         here: false,
         name: None,
@@ -261,7 +261,7 @@ fn files_are_read_with_their_faults_told() {
         error.contains("bad.json: not a snapshot: missing field"),
         "{error}"
     );
-    let named = super::Look {
+    let named = super::HostOptions {
         name: Some("x".into()),
         ..look(vec![a])
     };

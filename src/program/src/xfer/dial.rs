@@ -87,9 +87,9 @@ impl Peer {
                     for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
                         match ask(node, *address, share(left(), untried), interrupt) {
                             Ok(handle) => return Ok(handle),
-                            Err(Asked::Interrupted) => return interrupt::ended(),
-                            Err(Asked::Failed(error)) if is_nobody_there(&error) => may_start = true,
-                            Err(Asked::Failed(error)) => {
+                            Err(AskError::Interrupted) => return interrupt::ended(),
+                            Err(AskError::Failed(error)) if is_nobody_there(&error) => may_start = true,
+                            Err(AskError::Failed(error)) => {
                                 let text = format!("{address}: {error}");
                                 if !may_be_elsewhere(&error) {
                                     return Err(text.into());
@@ -119,7 +119,7 @@ fn is_nobody_there(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Unanswered(_)) || tcp_errno(error) == Some(ECONNREFUSED)
 }
 
-enum Asked {
+enum AskError {
     Interrupted,
     Failed(ConnectError),
 }
@@ -130,15 +130,15 @@ fn ask<P: Provider, N: Network>(
     address: SocketAddr,
     within: Duration,
     interrupt: &Interrupt,
-) -> Result<Handle, Asked> {
+) -> Result<Handle, AskError> {
     let deadline = node.within(within.max(LOOK_EVERY));
-    let mut asking = node.begin_ask(address, deadline).map_err(Asked::Failed)?;
+    let mut asking = node.begin_ask(address, deadline).map_err(AskError::Failed)?;
     loop {
         if let Some(answer) = asking.poll(node) {
-            return answer.map_err(Asked::Failed);
+            return answer.map_err(AskError::Failed);
         }
         if interrupt.is_raised() {
-            return Err(Asked::Interrupted);
+            return Err(AskError::Interrupted);
         }
         thread::sleep(Duration::from_millis(1));
     }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use doorbell::provider::{Instant, Network, Provider};
 
 use super::Fault;
-use super::line::{Heard, Line};
+use super::line::{Line, LineEvent};
 use super::receiver::Receiver;
 use super::sender::Sender;
 use super::wire::Message;
@@ -113,7 +113,7 @@ impl<P: Provider, N: Network> End<P, N> {
         self.failure = Some(fault.here);
         if let Some(why) = fault.said {
             self.line.be_silent();
-            self.line.say(&Message::Failed { why });
+            self.line.queue(&Message::Failed { why });
         }
     }
 
@@ -122,7 +122,7 @@ impl<P: Provider, N: Network> End<P, N> {
         let heard = self.line.turn()?;
         let mut has_moved = !heard.is_empty();
         for heard in heard {
-            if let Err(fault) = self.hear(heard) {
+            if let Err(fault) = self.handle(heard) {
                 self.give_up(fault);
             }
         }
@@ -145,20 +145,20 @@ impl<P: Provider, N: Network> End<P, N> {
         Ok(has_moved)
     }
 
-    fn hear(&mut self, heard: Heard) -> Result<(), Fault> {
+    fn handle(&mut self, heard: LineEvent) -> Result<(), Fault> {
         if self.failure.is_some() {
             return Ok(());
         }
         match (heard, &mut self.part) {
-            (Heard::Message(bytes), part) => {
+            (LineEvent::Message(bytes), part) => {
                 let message = Message::parse(&bytes).map_err(|error| Fault::both(error.to_string()))?;
                 match part {
-                    Part::Send(sender) => sender.heard_message(message),
-                    Part::Receive(receiver) => receiver.heard_message(&mut self.line, message),
+                    Part::Send(sender) => sender.handle_message(message),
+                    Part::Receive(receiver) => receiver.handle_message(&mut self.line, message),
                 }
             }
-            (Heard::Transfer(id, event), Part::Send(sender)) => sender.heard_transfer(id, event),
-            (Heard::Transfer(id, event), Part::Receive(receiver)) => receiver.heard_transfer(id, event),
+            (LineEvent::Transfer(id, event), Part::Send(sender)) => sender.handle_transfer(id, event),
+            (LineEvent::Transfer(id, event), Part::Receive(receiver)) => receiver.handle_transfer(id, event),
         }
     }
 

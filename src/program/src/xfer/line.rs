@@ -19,7 +19,7 @@ use crate::report::Failure;
 
 /// A message or an event that arrived over the link.
 #[derive(Clone, Debug)]
-pub(super) enum Heard {
+pub(super) enum LineEvent {
     Message(Vec<u8>),
     Transfer(TransferId, TransferEvent),
 }
@@ -156,7 +156,7 @@ impl<P: Provider, N: Network> Line<P, N> {
     }
 
     /// Queues a message.
-    pub(super) fn say(&mut self, message: &Message) {
+    pub(super) fn queue(&mut self, message: &Message) {
         self.queued.push_back(message.to_bytes());
     }
 
@@ -171,7 +171,7 @@ impl<P: Provider, N: Network> Line<P, N> {
     }
 
     /// Polls once. Returns what arrived.
-    pub(super) fn turn(&mut self) -> Result<Vec<Heard>, Failure> {
+    pub(super) fn turn(&mut self) -> Result<Vec<LineEvent>, Failure> {
         let now = self.now();
         let devices = (&*self.node, &mut *self.workers);
         let moved = self.changes.follow(devices, &mut self.links, now)?;
@@ -197,8 +197,8 @@ impl<P: Provider, N: Network> Line<P, N> {
             }
             match event {
                 LinkEvent::Accepted => *link = Some(id),
-                LinkEvent::Received { message } => heard.push(Heard::Message(message.to_vec())),
-                LinkEvent::Transfer { transfer, event } => heard.push(Heard::Transfer(transfer, event)),
+                LinkEvent::Received { message } => heard.push(LineEvent::Message(message.to_vec())),
+                LinkEvent::Transfer { transfer, event } => heard.push(LineEvent::Transfer(transfer, event)),
                 LinkEvent::Session(SessionEvent::Done { through }) => {
                     *unacknowledged = unacknowledged.filter(|last| *last > through);
                 }

@@ -22,6 +22,7 @@ use crate::report::{Failure, print_outcome};
 use crate::value::parse_seconds;
 
 mod dial;
+mod display;
 mod end;
 mod interrupt;
 mod line;
@@ -29,7 +30,6 @@ mod plan;
 mod receiver;
 mod report;
 mod sender;
-mod shown;
 mod simulated;
 mod sink;
 mod source;
@@ -38,6 +38,7 @@ mod tests;
 mod wire;
 
 use dial::Peer;
+use display::ProgressDisplay;
 use end::{End, Limits, Part};
 use interrupt::Interrupt;
 use line::Line;
@@ -45,8 +46,7 @@ use plan::Plan;
 use receiver::Receiver;
 use report::Report;
 use sender::Sender;
-use shown::Shown;
-use source::{Opened, Source};
+use source::{Source, SourceFile};
 use wire::{Sum, hexadecimal};
 
 /// The default port of the listening side.
@@ -301,11 +301,11 @@ impl Arguments {
     }
 
     /// Opens the file to be sent, and plans its chunks.
-    fn open(&self) -> Result<Option<(Opened, Plan)>, Failure> {
+    fn open(&self) -> Result<Option<(SourceFile, Plan)>, Failure> {
         let Some(path) = &self.file else {
             return Ok(None);
         };
-        let opened = Opened::open(path, self.bytes)?;
+        let opened = SourceFile::open(path, self.bytes)?;
         let mut plan = Plan::of(opened.bytes, self.memory, self.chunk, self.piece)?;
         plan.has_checksum = !self.no_checksum;
         Ok(Some((opened, plan)))
@@ -326,7 +326,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut opened = arguments.open()?;
     let interrupt = Interrupt::heeded()?;
     if let Some(opened) = opened.take_if(|_| arguments.simulated) {
-        crate::simulated::say(arguments.json);
+        crate::simulated::announce(arguments.json);
         return conclude(
             &simulated::run(arguments, &config, opened, &interrupt)?,
             arguments,
@@ -338,7 +338,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map(|peer| Peer::parse(peer, arguments.timeout))
         .transpose()?;
     let node = opened::node(trusted, &arguments.filter()?)?;
-    opened::say_passed_over(&node, LogLevel::Off)?;
+    opened::log_passed_over(&node, LogLevel::Off)?;
     let workers = opened::workers(&node, &arguments.worker_config())?;
     let mut line = Line::new(node, workers, &config)?;
     let part = match (peer, opened) {
@@ -371,7 +371,7 @@ fn conclude(report: &Report, arguments: &Arguments) -> Result<(), Failure> {
 
 fn sender<P: Provider, N: Network>(
     line: &Line<P, N>,
-    opened: Opened,
+    opened: SourceFile,
     plan: Plan,
 ) -> Result<Sender<P>, Failure> {
     let region = region(line, plan.memory_bytes())?;
@@ -417,7 +417,7 @@ fn go_on<P: Provider, N: Network>(
     arguments: &Arguments,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
-    let mut shown = Shown::on_stderr();
+    let mut shown = ProgressDisplay::on_stderr();
     while !end.is_over() {
         if !end.turn(false)? {
             thread::sleep(NAP);

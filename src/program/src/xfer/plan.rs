@@ -35,12 +35,7 @@ impl Plan {
                 "--memory {memory_bytes}: less than two chunks of {chunk_bytes} bytes; raise --memory, or lower --chunk and --piece"
             ));
         }
-        Ok(Self {
-            bytes,
-            chunk_bytes,
-            slots: usize::try_from(most.min(chunks)).unwrap_or(0),
-            has_checksum: true,
-        })
+        Ok(Self::with_slots(bytes, chunk_bytes, most.min(chunks)))
     }
 
     /// The receiver's plan, which uses the sender's chunks.
@@ -60,12 +55,16 @@ impl Plan {
                 "a chunk of {chunk_bytes} bytes exceeds the receiver's --memory {memory_bytes}: raise it there, or lower --chunk at the sender"
             ));
         }
-        Ok(Self {
+        Ok(Self::with_slots(bytes, chunk_bytes, most.min(chunks)))
+    }
+
+    fn with_slots(bytes: u64, chunk_bytes: u64, slots: u64) -> Self {
+        Self {
             bytes,
             chunk_bytes,
-            slots: usize::try_from(most.min(chunks)).unwrap_or(0),
+            slots: usize::try_from(slots).unwrap_or(0),
             has_checksum: true,
-        })
+        }
     }
 
     /// The number of chunks.

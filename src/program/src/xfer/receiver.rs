@@ -12,7 +12,7 @@ use doorbell::provider::{Network, Provider};
 use super::Fault;
 use super::line::Line;
 use super::plan::Plan;
-use super::sink::{OutputFile, Sink, Written};
+use super::sink::{OutputFile, Sink, WriteOutcome};
 use super::wire::{Message, Sum};
 
 pub(super) struct Receiver<P: Provider> {
@@ -101,20 +101,20 @@ impl<P: Provider> Receiver<P> {
         while let Some(written) = sink.take(wait && sink.is_busy()) {
             has_moved = true;
             match written {
-                Written::Part => line.say(&Message::Wrote),
-                Written::Slot { slot, bytes } => {
+                WriteOutcome::Part => line.queue(&Message::Wrote),
+                WriteOutcome::Slot { slot, bytes } => {
                     self.free.push(slot);
                     self.bytes_written = self.bytes_written.saturating_add(bytes);
                 }
-                Written::All(sum) => {
+                WriteOutcome::All(sum) => {
                     self.sum = Some(sum);
                     let bytes = self.bytes_written;
-                    line.say(&Message::Answer { bytes, sum });
+                    line.queue(&Message::Answer { bytes, sum });
                     if self.end != Some(sum) {
                         return Err(Fault::here(Fault::different(Some(sum), self.end)));
                     }
                 }
-                Written::Failed(why) => return Err(Fault::both(why)),
+                WriteOutcome::Failed(why) => return Err(Fault::both(why)),
             }
         }
         Ok(has_moved)
@@ -146,7 +146,7 @@ impl<P: Provider> Receiver<P> {
         Ok(true)
     }
 
-    pub(super) fn heard_message<N: Network>(
+    pub(super) fn handle_message<N: Network>(
         &mut self,
         line: &mut Line<P, N>,
         message: Message,
@@ -167,7 +167,7 @@ impl<P: Provider> Receiver<P> {
                 self.sink = Some(sink);
                 self.free = (0..plan.slots).rev().collect();
                 self.plan = Some(plan);
-                line.say(&Message::Ready);
+                line.queue(&Message::Ready);
             }
             Message::End { bytes, sum } if self.end.is_none() => {
                 let plan = self.plan.filter(|plan| plan.bytes == bytes);
@@ -182,7 +182,7 @@ impl<P: Provider> Receiver<P> {
         Ok(())
     }
 
-    pub(super) fn heard_transfer(&mut self, id: TransferId, event: TransferEvent) -> Result<(), Fault> {
+    pub(super) fn handle_transfer(&mut self, id: TransferId, event: TransferEvent) -> Result<(), Fault> {
         match event {
             TransferEvent::Offered { role, bytes, tag } => {
                 let plan = self
@@ -239,7 +239,7 @@ impl<P: Provider> Receiver<P> {
 
     /// Has another thread give the file its name, which reports its end to the result.
     #[cfg(test)]
-    pub(super) fn name_by(&mut self, end: Option<Sum>) -> std::sync::mpsc::Sender<Written> {
+    pub(super) fn name_by(&mut self, end: Option<Sum>) -> std::sync::mpsc::Sender<WriteOutcome> {
         let (sink, to) = Sink::naming();
         (self.sink, self.end, self.is_ending) = (Some(sink), end, true);
         to

@@ -84,7 +84,7 @@ impl<P: Provider> Sender<P> {
                 has_checksum,
                 ..
             } = self.plan;
-            line.say(&Message::Begin {
+            line.queue(&Message::Begin {
                 bytes,
                 chunk_bytes,
                 has_checksum,
@@ -96,7 +96,7 @@ impl<P: Provider> Sender<P> {
         if let Some(sum) = self.sum.filter(|_| !self.has_ended && self.is_all_done()) {
             self.has_ended = true;
             let bytes = self.plan.bytes;
-            line.say(&Message::End { bytes, sum });
+            line.queue(&Message::End { bytes, sum });
         }
         Ok(has_moved)
     }
@@ -151,7 +151,7 @@ impl<P: Provider> Sender<P> {
         Ok(true)
     }
 
-    pub(super) fn heard_message(&mut self, message: Message) -> Result<(), Fault> {
+    pub(super) fn handle_message(&mut self, message: Message) -> Result<(), Fault> {
         match message {
             Message::Ready if self.has_begun && !self.is_ready => self.is_ready = true,
             // Its arrival is progress.
@@ -172,7 +172,7 @@ impl<P: Provider> Sender<P> {
         Ok(())
     }
 
-    pub(super) fn heard_transfer(&mut self, id: TransferId, event: TransferEvent) -> Result<(), Fault> {
+    pub(super) fn handle_transfer(&mut self, id: TransferId, event: TransferEvent) -> Result<(), Fault> {
         let TransferEvent::Ended { end, counts, error } = event else {
             return Ok(());
         };

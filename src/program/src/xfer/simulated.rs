@@ -16,7 +16,7 @@ use super::line::Line;
 use super::plan::Plan;
 use super::receiver::Receiver;
 use super::report::Report;
-use super::source::Opened;
+use super::source::SourceFile;
 use super::{Arguments, Fault, region, sender};
 use crate::report::Failure;
 use crate::simulated;
@@ -39,13 +39,13 @@ const TURN: Duration = Duration::from_millis(1);
 type Side = End<Host, Host>;
 
 /// Two ends, and the fabric between them.
-pub(super) struct Two {
+pub(super) struct SimulatedPair {
     pub(super) fabric: Fabric,
     pub(super) sender: Side,
     pub(super) receiver: Side,
 }
 
-impl Two {
+impl SimulatedPair {
     /// Creates two ends of a link, and begins to connect them.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Two {
     pub(super) fn new(
         fabric: Fabric,
         (config, own): (&LinkConfig, &WorkerConfig),
-        (opened, plan): (Opened, Plan),
+        (opened, plan): (SourceFile, Plan),
         (out, memory): (PathBuf, u64),
         limits: Limits,
     ) -> Result<Self, Failure> {
@@ -94,10 +94,7 @@ impl Two {
                 next = next.min(wake.instant());
             }
         }
-        match self.fabric.next_at() {
-            Some(at) if at <= next => drop(self.fabric.step()),
-            _ => self.fabric.run_until(next),
-        }
+        simulated::advance(&self.fabric, next);
         Ok(())
     }
 
@@ -123,14 +120,14 @@ impl Two {
 pub(super) fn run(
     arguments: &Arguments,
     config: &LinkConfig,
-    (opened, plan): (Opened, Plan),
+    (opened, plan): (SourceFile, Plan),
     interrupt: &Interrupt,
 ) -> Result<Report, Failure> {
     let fabric = Fabric::builder().link(WIRE).driven().build();
     let place = (arguments.out(), arguments.memory);
     let name = arguments.name();
     let configs = (config, &arguments.worker_config());
-    let mut two = Two::new(fabric, configs, (opened, plan), place, arguments.limits())?;
+    let mut two = SimulatedPair::new(fabric, configs, (opened, plan), place, arguments.limits())?;
     two.run(interrupt)?;
     let mut report = Report::of(&two.sender, name, arguments.piece);
     report.simulated = true;

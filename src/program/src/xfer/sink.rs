@@ -132,7 +132,7 @@ enum Order {
 
 /// The result of an order.
 #[derive(Debug)]
-pub(super) enum Written {
+pub(super) enum WriteOutcome {
     /// [`SYNC_BYTES`] more are on the disk. The order is not done yet.
     Part,
     /// The slot is free again.
@@ -150,7 +150,7 @@ pub(super) enum Written {
 pub(super) struct Sink {
     /// `None` after the last order.
     orders: Option<Sender<Order>>,
-    written: Receiver<Written>,
+    written: Receiver<WriteOutcome>,
     awaited: u64,
     /// Set once, by the first of two: the command gives up the file, or the thread gives it its name.
     is_settled: Arc<AtomicBool>,
@@ -175,7 +175,7 @@ impl Sink {
             let sum = Summing::new(has_checksum);
             if let Err(why) = write_all(place, region.as_ref(), (&ordered, &to), (sum, &settled)) {
                 // The receiver is gone if the command gave up.
-                let _ = to.send(Written::Failed(why));
+                let _ = to.send(WriteOutcome::Failed(why));
             }
         };
         let thread = thread::Builder::new().name("doorbell-write".into()).spawn(work)?;
@@ -216,7 +216,7 @@ impl Sink {
 
     /// A thread that gives the file its name, with the end that it reports to.
     #[cfg(test)]
-    pub(super) fn naming() -> (Self, Sender<Written>) {
+    pub(super) fn naming() -> (Self, Sender<WriteOutcome>) {
         let (to, written) = channel();
         let sink = Self {
             orders: None,
@@ -237,7 +237,7 @@ impl Sink {
     }
 
     /// Returns the next result, if there is one, or waits for it.
-    pub(super) fn take(&mut self, wait: bool) -> Option<Written> {
+    pub(super) fn take(&mut self, wait: bool) -> Option<WriteOutcome> {
         if self.awaited == 0 {
             return None;
         }
@@ -247,9 +247,9 @@ impl Sink {
             self.written.try_recv().ok()?
         };
         self.awaited = match written {
-            Written::Failed(_) => 0,
-            Written::Part => self.awaited,
-            Written::Slot { .. } | Written::All(_) => self.awaited.saturating_sub(1),
+            WriteOutcome::Failed(_) => 0,
+            WriteOutcome::Part => self.awaited,
+            WriteOutcome::Slot { .. } | WriteOutcome::All(_) => self.awaited.saturating_sub(1),
         };
         Some(written)
     }
@@ -274,7 +274,7 @@ impl Drop for Sink {
 fn write_all<P: Provider>(
     mut place: OutputFile,
     region: Option<&Region<P>>,
-    (ordered, to): (&Receiver<Order>, &Sender<Written>),
+    (ordered, to): (&Receiver<Order>, &Sender<WriteOutcome>),
     (mut sum, is_settled): (Summing, &AtomicBool),
 ) -> Result<(), String> {
     let (mut buffer, mut unsynced) = (vec![0; BUFFER_BYTES], 0_usize);
@@ -290,7 +290,7 @@ fn write_all<P: Provider>(
                     place.name(is_settled)?;
                 }
                 drop(place);
-                let _ = to.send(Written::All(ours));
+                let _ = to.send(WriteOutcome::All(ours));
                 return Ok(());
             }
         };
@@ -311,19 +311,21 @@ fn write_all<P: Provider>(
             if unsynced >= SYNC_BYTES {
                 unsynced = 0;
                 place.sync()?;
-                let _ = to.send(Written::Part);
+                let _ = to.send(WriteOutcome::Part);
             }
             offset = offset.saturating_add(most);
             left = left.saturating_sub(most.try_into().unwrap_or(u64::MAX));
         }
-        let _ = to.send(Written::Slot { slot, bytes });
+        let _ = to.send(WriteOutcome::Slot { slot, bytes });
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{AtomicBool, BUFFER_BYTES, Ordering, OutputFile, Region, SYNC_BYTES, Sink, Unnamed, Written};
+    use super::{
+        AtomicBool, BUFFER_BYTES, Ordering, OutputFile, Region, SYNC_BYTES, Sink, Unnamed, WriteOutcome,
+    };
     use doorbell::provider::PlacementConfig;
     use doorbell::{Trust, WorkerConfig};
     use doorbell_sim::{Fabric, Host};
@@ -340,7 +342,7 @@ mod tests {
         names.collect()
     }
 
-    fn end(place: OutputFile, sum: [u8; 32]) -> Written {
+    fn end(place: OutputFile, sum: [u8; 32]) -> WriteOutcome {
         let mut sink = Sink::start::<Host>(place, None, true).unwrap();
         sink.end(sum);
         sink.take(true).unwrap()
@@ -354,11 +356,11 @@ mod tests {
         let empty: [u8; 32] = Sha256::digest([]).into();
         let place = OutputFile::create(&path).unwrap();
         assert_eq!(names(folder.path()).len(), 2);
-        assert!(matches!(end(place, [1; 32]), Written::All(sum) if sum == empty));
+        assert!(matches!(end(place, [1; 32]), WriteOutcome::All(sum) if sum == empty));
         assert_eq!(names(folder.path()), ["out"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "what was there");
         let place = OutputFile::create(&path).unwrap();
-        assert!(matches!(end(place, empty), Written::All(_)));
+        assert!(matches!(end(place, empty), WriteOutcome::All(_)));
         assert_eq!(names(folder.path()), ["out"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "");
         // A command that gives up leaves no file.
@@ -436,9 +438,12 @@ mod tests {
         let mut sink = Sink::start(place, Some(region(bytes)), false).unwrap();
         sink.write(0, 0, bytes as u64);
         for _ in 0..2 {
-            assert!(matches!(sink.take(true), Some(Written::Part)));
+            assert!(matches!(sink.take(true), Some(WriteOutcome::Part)));
         }
-        assert!(matches!(sink.take(true), Some(Written::Slot { slot: 0, .. })));
+        assert!(matches!(
+            sink.take(true),
+            Some(WriteOutcome::Slot { slot: 0, .. })
+        ));
         assert!(!sink.is_busy());
     }
 

@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// A file that was opened to be sent.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct SourceFile {
     file: File,
     name: String,
     /// The number of bytes that are sent.
@@ -42,7 +42,7 @@ impl Stamp {
     }
 }
 
-impl Opened {
+impl SourceFile {
     /// Opens a file. The whole file is sent unless `bytes` limits it.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl Source {
     /// # Errors
     /// The thread cannot be started.
     pub(super) fn start<P: Provider>(
-        opened: Opened,
+        opened: SourceFile,
         region: Option<Region<P>>,
         has_checksum: bool,
     ) -> io::Result<Self> {
@@ -208,7 +208,7 @@ impl Source {
 }
 
 fn read_all<P: Provider>(
-    mut opened: Opened,
+    mut opened: SourceFile,
     region: Option<&Region<P>>,
     (ordered, to): (&Receiver<Part>, &Sender<Read>),
     mut sum: Summing,
@@ -219,7 +219,7 @@ fn read_all<P: Provider>(
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(BUFFER_BYTES);
             let buffer = buffer.get_mut(..most).unwrap_or_default();
-            let Opened { file, name, .. } = &mut opened;
+            let SourceFile { file, name, .. } = &mut opened;
             let bytes = match file.read(buffer) {
                 Ok(0) => {
                     opened.check()?;
@@ -245,13 +245,13 @@ fn read_all<P: Provider>(
 
 #[cfg(test)]
 mod tests {
-    use super::Opened;
+    use super::SourceFile;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::fs;
     use std::path::Path;
 
     fn error(path: &Path, bytes: Option<u64>) -> String {
-        let error = Opened::open(path, bytes).unwrap_err();
+        let error = SourceFile::open(path, bytes).unwrap_err();
         assert!(error.starts_with(path.to_str().unwrap()), "{error}");
         error
     }
@@ -267,9 +267,12 @@ mod tests {
         assert!(error(Path::new("/dev/zero"), None).contains("--bytes"));
         fs::write(at("file"), "seven b").unwrap();
         assert!(error(&at("file"), Some(8)).contains("7 bytes, and --bytes asks for 8"));
-        assert_eq!(Opened::open(&at("file"), Some(7)).unwrap().bytes, 7);
-        assert_eq!(Opened::open(&at("file"), None).unwrap().bytes, 7);
-        assert_eq!(Opened::open(Path::new("/dev/zero"), Some(9)).unwrap().bytes, 9);
+        assert_eq!(SourceFile::open(&at("file"), Some(7)).unwrap().bytes, 7);
+        assert_eq!(SourceFile::open(&at("file"), None).unwrap().bytes, 7);
+        assert_eq!(
+            SourceFile::open(Path::new("/dev/zero"), Some(9)).unwrap().bytes,
+            9
+        );
     }
 
     #[test]
@@ -277,11 +280,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "seven b").unwrap();
-        let opened = Opened::open(&path, None).unwrap();
+        let opened = SourceFile::open(&path, None).unwrap();
         assert_eq!(opened.check(), Ok(()));
         fs::write(&path, "eight by").unwrap();
         assert!(opened.check().unwrap_err().contains("from 7 to 8 bytes"));
-        let opened = Opened::open(&path, None).unwrap();
+        let opened = SourceFile::open(&path, None).unwrap();
         let other = std::time::SystemTime::UNIX_EPOCH;
         fs::File::options()
             .write(true)

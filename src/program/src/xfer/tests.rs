@@ -12,8 +12,8 @@ use doorbell_sim::{Fabric, Host, LinkConfig as Wire};
 use super::end::{End, Part};
 use super::receiver::Receiver;
 use super::report::Report;
-use super::simulated::Two;
-use super::sink::Written;
+use super::simulated::SimulatedPair;
+use super::sink::WriteOutcome;
 use super::wire::{Message, VERSION};
 use super::{Arguments, Fault, region};
 
@@ -55,7 +55,7 @@ impl Files {
     }
 
     /// Creates both ends, with more options, under a plan of faults.
-    fn two(&self, plan: &str, words: &[&str]) -> Two {
+    fn two(&self, plan: &str, words: &[&str]) -> SimulatedPair {
         let (from, to) = (self.from(), self.to());
         let files = [from.to_str().unwrap(), "--out", to.to_str().unwrap()];
         let arguments = arguments(&[&files[..], words].concat());
@@ -71,7 +71,7 @@ impl Files {
         let opened = arguments.open().unwrap().unwrap();
         let place = (arguments.out(), arguments.memory);
         let configs = (&arguments.config(), &arguments.worker_config());
-        Two::new(fabric, configs, opened, place, arguments.limits()).unwrap()
+        SimulatedPair::new(fabric, configs, opened, place, arguments.limits()).unwrap()
     }
 
     /// Panics unless the received file is equal to the sent one, and the folder has no other file.
@@ -91,7 +91,7 @@ impl Files {
 }
 
 /// Returns the failure of each end. Both must end within this time.
-fn failures(two: &mut Two, within: Duration) -> [Option<String>; 2] {
+fn failures(two: &mut SimulatedPair, within: Duration) -> [Option<String>; 2] {
     let until = two.fabric.now().after(within);
     while !two.sender.is_over() || !two.receiver.is_over() {
         assert!(two.fabric.now() < until, "no end");
@@ -111,15 +111,16 @@ fn failures(two: &mut Two, within: Duration) -> [Option<String>; 2] {
 const LONG: Duration = Duration::from_secs(60);
 
 /// Steps until both are connected, and this number of bytes has arrived.
-fn landed(two: &mut Two, bytes: u64) {
-    let is_open = |two: &Two| two.sender.line.open().is_some() && two.receiver.line.open().is_some();
+fn landed(two: &mut SimulatedPair, bytes: u64) {
+    let is_open =
+        |two: &SimulatedPair| two.sender.line.open().is_some() && two.receiver.line.open().is_some();
     while !is_open(two) || two.receiver.landed_bytes() < bytes {
         two.step().unwrap();
     }
 }
 
 /// Panics unless both ends failed with these words, and there is no file.
-fn ended(files: &Files, two: &mut Two, words: [&str; 2]) {
+fn ended(files: &Files, two: &mut SimulatedPair, words: [&str; 2]) {
     let failures = failures(two, LONG).map(|failure| failure.expect("a failure"));
     for (failure, words) in failures.iter().zip(words) {
         assert!(failure.contains(words), "{failures:#?} and not {words:?}");
@@ -281,7 +282,7 @@ fn a_file_that_gets_its_name_is_received_whatever_else_ends() {
     side.line.watch.over = Some(FinalReason::PeerClosed);
     side.turn(false).unwrap();
     assert!(side.failure.is_none() && !side.is_over());
-    named.send(Written::All([7; 32])).unwrap();
+    named.send(WriteOutcome::All([7; 32])).unwrap();
     side.turn(false).unwrap();
     assert!(side.is_over() && side.failure.is_none() && side.done_at.is_some());
 }
@@ -297,7 +298,7 @@ fn writing_is_progress_on_both_sides() {
     };
     let disk = receiver.name_by(None);
     for _ in 0..3 {
-        disk.send(Written::Part).unwrap();
+        disk.send(WriteOutcome::Part).unwrap();
         let until = two.fabric.now().after(Duration::from_millis(400));
         while two.fabric.now() < until {
             for side in [&mut two.sender, &mut two.receiver] {

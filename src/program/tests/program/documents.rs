@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::shown::{Shown, commands, torn_line};
+use crate::shown::{DocumentedCommand, commands, torn_line};
 use crate::started::{Running, ended, program};
 
 /// How a command is run.
@@ -206,7 +206,7 @@ fn every_command_of_a_document_is_run() {
     prepare(folder.path());
     let mut run = 0;
     let mut seen: Vec<Vec<String>> = Vec::new();
-    for Shown { document, words } in commands() {
+    for DocumentedCommand { document, words } in commands() {
         if seen.contains(&words) {
             continue;
         }

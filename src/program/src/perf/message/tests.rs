@@ -132,7 +132,7 @@ fn what_is_wrong_is_named() {
         (52, 1, "the number of buffers"),
     ] {
         assert!(
-            matches!(refused(offset, value), MessageError::Unfit(unfit) if unfit.what == what),
+            matches!(refused(offset, value), MessageError::OutOfRange(unfit) if unfit.what == what),
             "{what}"
         );
     }

@@ -8,7 +8,7 @@ use doorbell::provider::{Arena, Gid, GidKind, IpPrefix, Mtu, Provider, Psn, Slot
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use super::{Engine, EngineError, Plan, Role, fill};
-use crate::pingpong::source::{Source, Why};
+use crate::pingpong::source::{GidReason, Source};
 use crate::pingpong::wire::Destination;
 
 const PLAN: Plan = Plan {
@@ -43,7 +43,7 @@ fn engine(fabric: &Fabric, last: u8, plan: Plan) -> (Engine<Host>, Destination) 
         gid_index: gid_index.unwrap(),
         gid: Gid::from_ip(ip),
         kind: GidKind::RoceV2Ipv4,
-        why: Why::Named,
+        why: GidReason::Named,
     };
     let psn = Psn::from_low_bits(u32::from(last));
     let engine = Engine::new(&host.open("sim0").unwrap(), source, psn, plan).unwrap();

@@ -15,24 +15,32 @@ use doorbell::rails::RailFilter;
 use doorbell::worker::{Notify, SharedReceivesConfig};
 
 /// A field type of a configuration that holds a setting.
-pub(super) trait Held {
+pub(super) trait SettingField: Sized {
     fn show(&self) -> Value;
+
+    /// Returns the field with this value.
+    ///
+    /// # Errors
+    /// The value does not fit the type.
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault>;
 
     /// # Errors
     /// The value does not fit the type. The field is unchanged.
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault>;
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        *self = self.with(value)?;
+        Ok(())
+    }
 }
 
 macro_rules! whole_numbers {
     ($($number:ty),+) => {$(
-        impl Held for $number {
+        impl SettingField for $number {
             fn show(&self) -> Value {
                 Value::Number(u64::try_from(*self).unwrap_or(u64::MAX))
             }
 
-            fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
-                *self = number(value)?.try_into().map_err(|_| too_large::<$number>())?;
-                Ok(())
+            fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
+                number(value)?.try_into().map_err(|_| too_large::<$number>())
             }
         }
     )+};
@@ -64,78 +72,71 @@ fn wrong(why: impl ToString) -> SettingsFault {
     SettingsFault::Wrong(why.to_string())
 }
 
-impl Held for Duration {
+impl SettingField for Duration {
     fn show(&self) -> Value {
         Value::Span(*self)
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
         match value {
-            Value::Span(span) => *self = *span,
-            Value::Number(_) | Value::Flag(_) | Value::Text(_) => {
-                return Err(SettingsFault::WrongKind("a time"));
-            }
+            Value::Span(span) => Ok(*span),
+            Value::Number(_) | Value::Flag(_) | Value::Text(_) => Err(SettingsFault::WrongKind("a time")),
         }
-        Ok(())
     }
 }
 
-impl Held for bool {
+impl SettingField for bool {
     fn show(&self) -> Value {
         Value::Flag(*self)
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
         match value {
-            Value::Flag(flag) => *self = *flag,
+            Value::Flag(flag) => Ok(*flag),
             Value::Number(_) | Value::Span(_) | Value::Text(_) => {
-                return Err(SettingsFault::WrongKind("true or false"));
+                Err(SettingsFault::WrongKind("true or false"))
             }
         }
-        Ok(())
     }
 }
 
-impl Held for Mtu {
+impl SettingField for Mtu {
     fn show(&self) -> Value {
         Value::Number(self.bytes().into())
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
         let mtu = u32::try_from(number(value)?).ok().and_then(Self::from_bytes);
-        *self = mtu.ok_or_else(|| wrong("must be one of 256, 512, 1024, 2048 and 4096"))?;
-        Ok(())
+        mtu.ok_or_else(|| wrong("must be one of 256, 512, 1024, 2048 and 4096"))
     }
 }
 
 /// The depth; 0 means no shared receives.
-impl Held for Option<SharedReceivesConfig> {
+impl SettingField for Option<SharedReceivesConfig> {
     fn show(&self) -> Value {
         Value::Number(self.map_or(0, |shared| shared.depth.into()))
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
         let depth = u32::try_from(number(value)?).map_err(|_| too_large::<u32>())?;
         let mut shared = self.unwrap_or_default();
         shared.depth = depth;
-        *self = (depth > 0).then_some(shared);
-        Ok(())
+        Ok((depth > 0).then_some(shared))
     }
 }
 
 /// 0 means none.
-impl Held for Option<NonZeroU64> {
+impl SettingField for Option<NonZeroU64> {
     fn show(&self) -> Value {
         Value::Number(self.map_or(0, NonZeroU64::get))
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
-        *self = NonZeroU64::new(number(value)?);
-        Ok(())
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
+        Ok(NonZeroU64::new(number(value)?))
     }
 }
 
-impl Held for Notify {
+impl SettingField for Notify {
     fn show(&self) -> Value {
         let name = match self {
             Self::Never => "never",
@@ -145,49 +146,45 @@ impl Held for Notify {
         Value::Text(name.into())
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
-        *self = match text(value)? {
-            "never" => Self::Never,
-            "every" => Self::Every,
-            "solicited" => Self::Solicited,
-            _ => return Err(wrong("must be \"never\", \"every\" or \"solicited\"")),
-        };
-        Ok(())
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
+        match text(value)? {
+            "never" => Ok(Self::Never),
+            "every" => Ok(Self::Every),
+            "solicited" => Ok(Self::Solicited),
+            _ => Err(wrong("must be \"never\", \"every\" or \"solicited\"")),
+        }
     }
 }
 
-impl Held for LogLevel {
+impl SettingField for LogLevel {
     fn show(&self) -> Value {
         Value::Text(self.name().into())
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
         let text = text(value)?;
         let level = Self::ALL.into_iter().find(|level| level.name() == text);
-        *self = level
-            .ok_or_else(|| wrong("must be \"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\""))?;
-        Ok(())
+        level.ok_or_else(|| wrong("must be \"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\""))
     }
 }
 
-impl Held for RailFilter {
+impl SettingField for RailFilter {
     fn show(&self) -> Value {
         Value::Text(self.to_string())
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
-        *self = text(value)?.parse().map_err(wrong)?;
-        Ok(())
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
+        text(value)?.parse().map_err(wrong)
     }
 }
 
-impl Held for Subnets {
+impl SettingField for Subnets {
     fn show(&self) -> Value {
         let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
         Value::Text(all.join(","))
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
         let mut subnets = Vec::new();
         let text = text(value)?;
         let parts = text.split(',').map(str::trim);
@@ -204,42 +201,39 @@ impl Held for Subnets {
             }
             subnets.push(prefix);
         }
-        self.0 = subnets;
-        Ok(())
+        Ok(Self(subnets))
     }
 }
 
-impl Held for Option<SocketAddr> {
+impl SettingField for Option<SocketAddr> {
     fn show(&self) -> Value {
         Value::Text(self.map(|address| address.to_string()).unwrap_or_default())
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
-        *self = match text(value)? {
-            "" => None,
-            text => Some(
-                text.parse()
-                    .map_err(|_| wrong("must be an address and a port, as in \"127.0.0.1:9400\""))?,
-            ),
-        };
-        Ok(())
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
+        match text(value)? {
+            "" => Ok(None),
+            text => text
+                .parse()
+                .map(Some)
+                .map_err(|_| wrong("must be an address and a port, as in \"127.0.0.1:9400\"")),
+        }
     }
 }
 
-impl Held for Option<PathBuf> {
+impl SettingField for Option<PathBuf> {
     fn show(&self) -> Value {
         // Settings are given as text, and this path was, too.
         let path = self.as_ref().map(|path| path.to_string_lossy().into_owned());
         Value::Text(path.unwrap_or_default())
     }
 
-    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+    fn with(&self, value: &Value) -> Result<Self, SettingsFault> {
         let text = text(value)?;
         if holds_key(text) {
             return Err(SettingsFault::IsSecret);
         }
-        *self = (!text.is_empty()).then(|| text.into());
-        Ok(())
+        Ok((!text.is_empty()).then(|| text.into()))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::{Reaped, Reaper};
 
 /// One handshake in progress.
-pub(super) struct UnderWay<P: Provider, N: Network> {
+pub(super) struct ActiveHandshake<P: Provider, N: Network> {
     stream: N::Stream,
     pub(super) from: Source,
     answer: Answer,
@@ -62,7 +62,7 @@ pub(super) struct AttemptContext<'h, P: Provider> {
     pub(super) counts: &'h Counts,
 }
 
-impl<P: Provider, N: Network> UnderWay<P, N> {
+impl<P: Provider, N: Network> ActiveHandshake<P, N> {
     pub(super) fn new(now: Instant, stream: N::Stream, from: Source, answer: Answer) -> Self {
         Self {
             stream,

@@ -14,7 +14,7 @@ use super::end::End;
 const BAR_EVERY: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(3);
 
-pub(super) struct Shown {
+pub(super) struct ProgressDisplay {
     is_terminal: bool,
     /// Created when there is something to show.
     bar: Option<ProgressBar>,
@@ -22,7 +22,7 @@ pub(super) struct Shown {
     last: (Instant, u64),
 }
 
-impl Shown {
+impl ProgressDisplay {
     pub(super) fn on_stderr() -> Self {
         Self {
             is_terminal: std::io::stderr().is_terminal(),
@@ -75,7 +75,7 @@ fn bar(total: u64) -> ProgressBar {
     bar
 }
 
-impl Drop for Shown {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

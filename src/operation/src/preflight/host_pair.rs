@@ -11,7 +11,7 @@ pub(super) fn findings(map: &Map<'_>, found: &mut Vec<Finding>) {
     for from in 0..map.hosts() {
         for to in from.saturating_add(1)..map.hosts() {
             if let (Some(ours), Some(theirs)) = (map.topology(from), map.topology(to)) {
-                let mut two = Two { ours, theirs, found };
+                let mut two = HostPair { ours, theirs, found };
                 two.reached(map, from, to);
                 let locals: Vec<&LocalRail> = map.rails(from).collect();
                 let peers: Vec<&LocalRail> = map.rails(to).collect();
@@ -24,13 +24,13 @@ pub(super) fn findings(map: &Map<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-struct Two<'m> {
+struct HostPair<'m> {
     ours: &'m Topology,
     theirs: &'m Topology,
     found: &'m mut Vec<Finding>,
 }
 
-impl Two<'_> {
+impl HostPair<'_> {
     fn finding(&self, severity: Severity, kind: FindingKind, subject: &str, what: &str) -> Finding {
         Finding::new((severity, kind), &self.ours.host, subject, what)
     }
