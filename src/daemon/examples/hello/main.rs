@@ -4,7 +4,8 @@
 //! hello SOCKET answer    waits for a message and sends it back
 //! hello SOCKET ask       sends a message and waits for the answer
 //! ```
-use std::{error::Error, path::Path, time::Duration};
+use core::{error::Error, time::Duration};
+use std::path::Path;
 
 use doorbell::within;
 use doorbell_daemon::{
