@@ -36,7 +36,8 @@ pub struct LinkConfig {
     /// with the default `retained` can send. The range is that of `retained`.
     pub ahead: u32,
     /// Length of the longest message that this side sends or receives. Default 1 MiB. A longer message of the peer ends the link. A link
-    /// reserves this much memory to reassemble a message.
+    /// reserves this much memory to reassemble a message. Unless a message is placed, its length is also limited to `retained` times
+    /// [`SessionConfig::fragment_bytes`], 2 MB by default: raise `retained` together with this limit.
     pub message_bytes_max: usize,
     /// Limit on links, including links that peers begin. A peer's link counts from when its handshake is granted a place. Default 64.
     /// Beyond the limit a peer is rejected as busy, and retries. A peer that connects another rail of an existing link is never

@@ -13,8 +13,8 @@ use crate::worker::class::Classes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerConfig {
-    /// Slots of registered memory, for receives and leases together. Default 2,048, which is 8 MiB: the receives of eight
-    /// channels of default depth, and as many slots for leases.
+    /// Slots of registered memory, for receives and leases together. Default 2,048, which is 8 MiB: the receives of up to 14
+    /// channels of default depth, and the slots that are reserved for leases.
     pub slots: u32,
     /// The percentage of the slots that is reserved for leases, rounded up to whole slots. Receives never use these slots: a
     /// channel whose receives would need them is refused ([`ConnectError::NoSlots`](crate::ConnectError)). So a failed

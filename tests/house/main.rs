@@ -561,8 +561,8 @@ fn pages() -> Vec<PathBuf> {
 fn every_page_of_the_book_is_listed_and_its_snippets_run() {
     let docs = root().join("docs");
     let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
-    let run =
-        ["src/book.rs", "ffi/tokio/src/lib.rs"].map(|path| fs::read_to_string(root().join(path)).unwrap());
+    let run = ["src/book.rs", "ffi/tokio/src/lib.rs", "src/daemon/src/lib.rs"]
+        .map(|path| fs::read_to_string(root().join(path)).unwrap());
     for page in pages() {
         let name = page.strip_prefix(&docs).unwrap().to_str().unwrap();
         if name == "SUMMARY.md" {

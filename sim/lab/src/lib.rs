@@ -56,7 +56,7 @@ pub use scenario::hostile;
 /// Soft-RoCE hosts on real kernels, for anybody without an RDMA card.
 ///
 /// Boots kernels with rdma_rxe in virtual machines, makes hosts and links in them, and runs commands there.
-/// Nothing of this machine is changed but by `setup`, which installs packages; nothing is left running.
+/// Commands that boot hosts first install missing packages and download a kernel, as `setup` does. Nothing is left running.
 #[derive(Debug, Parser)]
 #[command(name = "cargo lab", bin_name = "cargo lab", version)]
 struct Cli {
@@ -68,7 +68,7 @@ struct Cli {
 enum Command {
     /// Install and fetch what is missing
     Setup(setup::SetupArgs),
-    /// Say what is here, what is missing, and what follows from it
+    /// Report whether a lab can boot: packages, kernels, KVM, and what to install; changes nothing
     Doctor(doctor::DoctorArgs),
     /// Boot hosts and keep them until interrupted
     Up(up::UpArgs),
@@ -109,9 +109,9 @@ enum Command {
         #[command(flatten)]
         how: up::HowArgs,
     },
-    /// Fuzz what a peer can send, and say what was found
+    /// Fuzz the code that handles input of peers with libFuzzer, and report what fails
     Fuzz(fuzz::FuzzArgs),
-    /// Run what verbs promise on the simulator, the fake libibverbs and each kernel, and write docs/conformance.md
+    /// Run the conformance tests of verbs on the simulator, the fake libibverbs and each kernel; write docs/conformance.md
     Conformance {
         #[command(flatten)]
         args: conformance::ConformanceArgs,
@@ -125,13 +125,13 @@ enum Command {
         #[command(flatten)]
         how: up::HowArgs,
     },
-    /// Run random hosts, work and faults on the simulated fabric, with oracles; `--help` says more
+    /// Run random workloads with faults on simulated hosts, and check each run; `--help` lists its options
     #[command(disable_help_flag = true)]
     Swarm(swarm::PassedOn),
-    /// Run one seed or file of the swarm again, and show it; `--help` says more
+    /// Repeat one run of the swarm by its seed or file, and print it; `--help` lists its options
     #[command(disable_help_flag = true)]
     Replay(swarm::PassedOn),
-    /// Try wrong lines made by cargo-mutants on the tests and on the swarm, and say what caught each
+    /// Mutate the code with cargo-mutants, and report which tests detect each mutant
     Mutants(mutants::MutantsArgs),
     /// List the scenarios of the repository
     List,

@@ -7,6 +7,17 @@
 //!
 //! [`Router`] makes the decisions, without a socket, thread or clock. [`Server`] executes them, and [`Client`] is the side of a
 //! process.
+//!
+//! # Reasons
+//! [`Client::wait`] sleeps on the socket, so one descriptor wakes it for events, for room, and for the end of the daemon. A futex in the
+//! shared memory would not wake a client whose daemon died.
+//!
+//! A client makes new memory for each daemon, and copies its arena. The seal `F_SEAL_FUTURE_WRITE` refuses each later mapping that can be
+//! written, so the next daemon cannot map the old memory.
+//!
+//! Processes never map arenas of others: a mapping cannot be revoked, and has no access rights per range. Operations between nodes are frames,
+//! and not one-sided requests of a link. A request that a peer made before a grant is withdrawn may be executed afterwards, and one wrong
+//! request fails a connection that all processes share.
 
 mod client;
 mod client_state;
@@ -52,6 +63,11 @@ pub use status::{
     CutCount, DaemonStatus, EndpointStatus, JobStatus, LinkState, LinkStatus, NodeStatus, RefusedCount,
     Traffic,
 };
+
+/// The examples of the book's page on the node daemon compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/concepts/node-daemon.md")]
+struct NodeDaemon;
 
 #[cfg(test)]
 mod tests;

@@ -93,8 +93,11 @@ const HEAD: &str = "\
 This page is for readers who compare devices. After it you know the promises of verbs, row by row, and the behaviour of each provider that was run.
 
 `cargo lab conformance` writes this file. `cargo lab conformance --check` and `cargo lab test` fail if it would write a different one. The cases and the
-deviations are in `sim/conformance`. In the table, `same` means that the observation is exactly the text of the book. A name is a deviation that is described
-below. Any other observation fails. `sometimes` means that the deviation is a race in the device, so the text of the book passes, too.
+deviations are in `sim/conformance`.
+
+The column `case` names the test in `sim/conformance`. The column `by the book` has the outcome that this test expects. In the other columns, `same` means that
+the observation is exactly that outcome. A name is a deviation that is described below. Any other observation fails. `sometimes` means that the deviation is a
+race in the device, so the expected outcome passes, too.
 
 The kernels named after `rxe` were booted. For the kernels named after `simulator as rxe` the simulator had the quirks of that kernel. A range of kernels begins and
 ends with tested kernels: `before 7.2` was observed on 6.12 and not on 7.2. If a range was observed only on the simulator, it comes from its source.

@@ -2,7 +2,8 @@
 //! for a file in the sender's FUSE file system, a TCP socket that lingers, or a memfd of many GiB. A memfd cannot be sealed while another
 //! thread changes it, for example by a write from memory whose pages the sender never delivers.
 //!
-//! There is at most one thread for each user. While a user's thread runs, no other process of the user can attach.
+//! There is at most one thread for each user. While a user's thread runs, no other process of the user can attach. If a daemon is killed while
+//! such a thread waits, it ends once the file of the descriptor is closed or free.
 
 use core::mem;
 use core::time::Duration;

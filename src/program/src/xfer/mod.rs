@@ -119,7 +119,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "listen")]
     chunk: Option<u64>,
 
-    /// Bytes of a piece, which is one WRITE: a power of two from 4K to 1G
+    /// Bytes of a piece, the unit in which the transfer is announced and repeated: a power of two from 4K to 16M
     #[arg(long, value_name = "SIZE", value_parser = parse_piece, default_value = "256K", conflicts_with = "listen")]
     piece: u32,
 
@@ -208,11 +208,11 @@ fn parse_size(text: &str) -> Result<u64, String> {
 
 fn parse_piece(text: &str) -> Result<u32, String> {
     let bytes = parse_size(text)?;
-    let fits = bytes.is_power_of_two() && (4 << 10..=1 << 30).contains(&bytes);
+    let fits = bytes.is_power_of_two() && (4 << 10..=16 << 20).contains(&bytes);
     u32::try_from(bytes)
         .ok()
         .filter(|_| fits)
-        .ok_or_else(|| "not a power of two from 4K to 1G".into())
+        .ok_or_else(|| "not a power of two from 4K to 16M".into())
 }
 
 /// Reason why a side gives up.

@@ -31,7 +31,7 @@ enum How {
 use How::{Elsewhere, Foreign, Help, Named, Once, Run, Starts};
 
 /// Tools that set up a host.
-const OF_THE_HOST: [&str; 12] = [
+const OF_THE_HOST: [&str; 13] = [
     "cat",
     "devlink",
     "echo",
@@ -44,6 +44,7 @@ const OF_THE_HOST: [&str; 12] = [
     "rdma",
     "systemctl",
     "systemd-sysusers",
+    "usermod",
 ];
 
 /// Whether a command is of the row.
@@ -172,8 +173,25 @@ const ROWS: &[(&str, Is, How)] = &[
     // The reader's own: its program is a snippet of the book.
     (
         "the first program",
-        |words| words[0] == "cd" || words == ["cargo", "run"] || words[..2] == ["cargo", "new"],
+        |words| {
+            words[0] == "cd"
+                || matches!(
+                    words,
+                    ["cargo", "run"] | ["cargo", "run", "--", _] | ["cargo", "new", ..]
+                )
+        },
         Elsewhere("src/book.rs", "start/first-program.md"),
+    ),
+    // Its daemon is that of an example.
+    (
+        "a client of the node daemon that shares memory",
+        |words| words.contains(&"doorbell-daemon") && words.contains(&"arena"),
+        Elsewhere("sim/scenarios/daemon-sandboxed.toml", "{examples}/arena"),
+    ),
+    (
+        "a client of the node daemon",
+        |words| words.contains(&"doorbell-daemon") && words.contains(&"hello"),
+        Elsewhere("src/daemon/examples/hello/tests.rs", "fn a_message_is_answered"),
     ),
     ("cargo", |words| words[0] == "cargo", Named),
     (
