@@ -169,18 +169,17 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Accepts a message of one fragment. The caller writes its bytes into the returned memory.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push_whole(&mut self, bytes: usize) -> Result<(Sequence, &mut [u8]), PushRefusal> {
-        let Some(short) = u32::try_from(bytes)
-            .ok()
-            .filter(|_| bytes <= self.whole_bytes_max)
-        else {
+        if bytes > self.whole_bytes_max {
             return Err(too_long(bytes, self.whole_bytes_max));
-        };
-        let (sequence, place) = self.session.push_whole(short)?;
-        // Each fragment has a place, and the length was checked.
-        let room = self.out.room(place, bytes);
-        Ok((sequence, room.unwrap_or_else(no_bytes)))
+        }
+        // The limit is at most `fragment_bytes`, a 32-bit number.
+        let short = u32::try_from(bytes & u32::MAX as usize).unwrap_or(0);
+        let Self { session, out, .. } = self;
+        // Each fragment has a place. If another one is there, the session refuses this one.
+        let room = out.room(session.next_place(), bytes).ok_or(PushRefusal::Full)?;
+        Ok((session.push_whole(short)?, room))
     }
 
     /// Accepts a message that may have several fragments, or may be placed in the peer's memory.
@@ -412,11 +411,6 @@ impl<P: Provider, N: Network> Link<P, N> {
             _ => channel.probe(),
         })
     }
-}
-
-#[cold]
-const fn no_bytes<'b>() -> &'b mut [u8] {
-    &mut []
 }
 
 #[cold]

@@ -30,17 +30,19 @@ impl Store {
 
     /// Copies bytes into a place. Returns whether they fit.
     pub(super) fn put(&mut self, place: usize, bytes: &[u8]) -> bool {
+        if bytes.len() > self.each {
+            return false;
+        }
         let room = self.room(place, bytes.len());
         room.map(|room| room.copy_from_slice(bytes)).is_some()
     }
 
-    /// Returns the first bytes of a place, if the place is long enough.
-    #[inline]
+    /// Returns the first bytes of a place: at most its length, which the caller checks. `None` if there is no such place.
+    #[inline(always)]
     pub(super) fn room(&mut self, place: usize, bytes: usize) -> Option<&mut [u8]> {
-        if bytes > self.each {
-            return None;
-        }
-        let start = place.checked_mul(self.each)?;
+        debug_assert!(bytes <= self.each);
+        // A place begins within the memory, so its product does not wrap.
+        let start = place.wrapping_mul(self.each);
         self.bytes.get_mut(start..start.checked_add(bytes)?)
     }
 

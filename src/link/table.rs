@@ -132,7 +132,7 @@ impl<P: Provider, N: Network> Core<P, N> {
     }
 
     /// Returns the link to send a message over, or why it cannot be sent.
-    #[inline]
+    #[inline(always)]
     pub(super) fn link_to_send(&mut self, id: LinkId) -> Result<&mut Link<P, N>, PushRefusal> {
         let index = id.index as usize;
         let entry = self.entries.get_mut(index).ok_or(PushRefusal::Closing)?;

@@ -82,6 +82,12 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
         self.next
     }
 
+    /// The place that the next fragment gets.
+    #[inline]
+    pub const fn next_place(&self) -> usize {
+        self.next_place
+    }
+
     /// The number after the last fragment that was sent.
     pub const fn sent_end(&self) -> Sequence {
         self.sent_end
@@ -98,7 +104,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
     }
 
     /// Adds a fragment, and returns its place; `None` if there is no room.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, bytes: u32, is_first: bool, is_last: bool, is_placed: bool) -> Option<usize> {
         let (table, place) = (self.table.as_mut(), self.next_place);
         // `oldest` is never above `next`, and no message is numbered 2^64.

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`abi`] | the interface: values, properties, tables |
 //! | `exports`, `shims` | the tables that NCCL looks up, and their functions |
-//! | `registry` | the contexts of the process, each behind its lock |
+//! | `registry`, `lock` | the contexts of the process, each behind its lock |
 //! | `context` | a node with its links, and the comms on them |
 //! | `frame`, `handle` | the messages between contexts, and the handles of listeners |
 //! | `relay` | hosts that forward messages between hosts without a common subnet |
@@ -22,6 +22,7 @@ mod failure;
 mod frame;
 mod handle;
 mod lifeline;
+mod lock;
 mod log;
 mod memory;
 mod opaque;

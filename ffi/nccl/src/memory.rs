@@ -91,7 +91,8 @@ impl Memory {
     /// Returns the offset of a range that is not empty, or `None` if it is not within the memory, or the processor cannot copy it.
     #[inline]
     pub(crate) fn offset_to_copy(&self, address: usize, bytes: usize) -> Option<usize> {
-        let offset = address.checked_sub(self.address)?;
+        // An address below the memory gives an offset beyond any memory at its address, or an end that does not exist.
+        let offset = address.wrapping_sub(self.address);
         let end = offset.checked_add(bytes)?;
         (end <= self.host_bytes).then_some(offset)
     }

@@ -2,12 +2,13 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use crate::abi::NcclResult;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::lock::Lock;
 use crate::log;
 use crate::relay::service;
 use crate::settings::PluginSettings;
@@ -18,7 +19,7 @@ const CONTEXTS_MAX: usize = 256;
 /// Interval between polls of a context that NCCL does not call. Links need a poll every 30 ms, and peers must be able to connect at any time.
 const POLLED_EVERY: Duration = Duration::from_millis(10);
 
-static CONTEXTS: [Mutex<Option<Context>>; CONTEXTS_MAX] = [const { Mutex::new(None) }; CONTEXTS_MAX];
+static CONTEXTS: [Lock<Option<Context>>; CONTEXTS_MAX] = [const { Lock::new(None) }; CONTEXTS_MAX];
 
 /// The place where the next context is added, if it is free. Places are used in turn, so that a stale number does not name a new context soon.
 static NEXT: AtomicU8 = AtomicU8::new(0);
@@ -28,11 +29,6 @@ static POLLING: OnceLock<Result<(), String>> = OnceLock::new();
 
 /// The context that all calls of versions 8 to 10 share.
 static SHARED: Mutex<Option<u8>> = Mutex::new(None);
-
-fn lock(context: &Mutex<Option<Context>>) -> MutexGuard<'_, Option<Context>> {
-    // After a panic the context is still consistent, since a panic interrupts only one call.
-    context.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Opens a context. The number is not reused until the context is closed.
 pub(crate) fn open(settings: &PluginSettings) -> Result<u8, Failure> {
@@ -53,7 +49,7 @@ pub(crate) fn open(settings: &PluginSettings) -> Result<u8, Failure> {
         let Some(entry) = CONTEXTS.get(usize::from(place)) else {
             continue;
         };
-        let mut entry = lock(entry);
+        let mut entry = entry.lock();
         if entry.is_none() {
             *entry = Some(context);
             drop(entry);
@@ -92,7 +88,7 @@ pub(crate) fn with<T>(
 ) -> Result<T, Failure> {
     let none = || Failure::argument("there is no such context: it was finalized, or never made");
     let entry = CONTEXTS.get(usize::from(place)).ok_or_else(none)?;
-    match &mut *lock(entry) {
+    match &mut *entry.lock() {
         Some(context) => call(context),
         None => Err(none()),
     }
@@ -102,7 +98,7 @@ pub(crate) fn with<T>(
 pub(crate) fn close(place: u8) -> Result<(), Failure> {
     let taken = CONTEXTS
         .get(usize::from(place))
-        .and_then(|entry| lock(entry).take());
+        .and_then(|entry| entry.lock().take());
     let context = taken.ok_or_else(|| Failure::argument("there is no such context: it was finalized"))?;
     context.close();
     service::leave();
@@ -114,11 +110,9 @@ fn poll_idle() {
     loop {
         thread::sleep(POLLED_EVERY);
         for (entry, seen) in CONTEXTS.iter().zip(&mut seen) {
-            let mut entry = match entry.try_lock() {
-                Ok(entry) => entry,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // NCCL is calling this context.
-                Err(TryLockError::WouldBlock) => continue,
+            // NCCL is calling a context that is locked.
+            let Some(mut entry) = entry.try_lock() else {
+                continue;
             };
             let Some(context) = &mut *entry else { continue };
             if context.polls == *seen {

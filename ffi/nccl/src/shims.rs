@@ -432,36 +432,85 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
     let (data, sizes) = (given(data, "data")?, given(sizes, "sizes")?);
     let (tags, memories) = (given(tags, "tags")?, given(memories, "mhandles")?);
-    // The closure copies what it needs. References would force these values into memory.
-    let incoming = move |place| {
-        // SAFETY: an element of an array of `count` elements, by this function's contract.
-        let address = unsafe { element(data, place) };
+    let request = if count == 1 {
+        let arrays = Arrays {
+            data,
+            sizes,
+            tags,
+            memories,
+        };
+        // Most receives are of one message, which is read before the lock is taken.
+        // SAFETY: an element of arrays of one element, by this function's contract.
+        let one = unsafe { arrays.incoming(0, comm) }?;
+        registry::with(comm.context(), |context| context.receive(comm, one))?
+    } else {
+        // SAFETY: this function's contract.
+        unsafe { receive_several(comm, count, data, sizes, tags, memories) }?
+    };
+    // SAFETY: as above.
+    unsafe { result.write(request.to_pointer()) };
+    Ok(())
+}
+
+/// Posts a receive of several messages. Its arguments are single values: a structure would be in memory before each receive of one message.
+///
+/// # Safety
+/// The arrays have `count` elements.
+#[inline(never)]
+unsafe fn receive_several<S: Copy + TryInto<usize>>(
+    comm: Opaque,
+    count: c_int,
+    data: NonNull<*mut c_void>,
+    sizes: NonNull<S>,
+    tags: NonNull<c_int>,
+    memories: NonNull<*mut c_void>,
+) -> Result<Opaque, Failure> {
+    let count = check_count(count)?;
+    let arrays = Arrays {
+        data,
+        sizes,
+        tags,
+        memories,
+    };
+    registry::with(comm.context(), |context| {
+        context.receive_several(comm, count, |place| {
+            // SAFETY: one of `count` elements, by this function's contract.
+            unsafe { arrays.incoming(place, comm) }
+        })
+    })
+}
+
+/// The arrays that describe the messages of a receive.
+#[derive(Clone, Copy)]
+struct Arrays<S> {
+    data: NonNull<*mut c_void>,
+    sizes: NonNull<S>,
+    tags: NonNull<c_int>,
+    memories: NonNull<*mut c_void>,
+}
+
+impl<S: Copy + TryInto<usize>> Arrays<S> {
+    /// Reads the description of one message.
+    ///
+    /// # Safety
+    /// Each array has this element.
+    #[inline(always)]
+    unsafe fn incoming(self, place: usize, comm: Opaque) -> Result<Incoming, Failure> {
+        // SAFETY: by this function's contract.
+        let address = unsafe { element(self.data, place) };
         // SAFETY: as above.
-        let size = unsafe { element(sizes, place) };
+        let size = unsafe { element(self.sizes, place) };
         // SAFETY: as above.
-        let tag = unsafe { element(tags, place) };
+        let tag = unsafe { element(self.tags, place) };
         // SAFETY: as above.
-        let memory = unsafe { element(memories, place) };
+        let memory = unsafe { element(self.memories, place) };
         Ok(Incoming {
             address: address.addr(),
             bytes: size.try_into().map_err(|_| negative())?,
             memory: registration(memory, comm)?,
             tag,
         })
-    };
-    let request = if count == 1 {
-        // Most receives are of one message, which is read before the lock is taken.
-        let one = incoming(0)?;
-        registry::with(comm.context(), |context| context.receive(comm, one))?
-    } else {
-        let count = check_count(count)?;
-        registry::with(comm.context(), |context| {
-            context.receive_several(comm, count, incoming)
-        })?
-    };
-    // SAFETY: as above.
-    unsafe { result.write(request.to_pointer()) };
-    Ok(())
+    }
 }
 
 /// # Safety

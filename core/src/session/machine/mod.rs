@@ -481,16 +481,24 @@ where
         self.take_in((bytes, fragment_bytes), false)
     }
 
-    /// Accepts a message of one fragment, as [`Session::push`] does. Returns its number, and the place of its bytes.
+    /// The place of the bytes of the next fragment.
+    #[inline]
+    pub const fn next_place(&self) -> usize {
+        self.outbox.next_place()
+    }
+
+    /// Accepts a message of one fragment, as [`Session::push`] does, at [`Session::next_place`]. Returns its number.
     ///
     /// # Errors
     /// [`PushRefusal`]: nothing was accepted.
-    #[inline]
-    pub fn push_whole(&mut self, bytes: u32) -> Result<(Sequence, usize), PushRefusal> {
+    #[inline(always)]
+    pub fn push_whole(&mut self, bytes: u32) -> Result<Sequence, PushRefusal> {
         self.check_takes()?;
         let sequence = self.outbox.next();
-        let place = self.outbox.push(bytes, true, true, false);
-        Ok((sequence, place.ok_or(PushRefusal::Full)?))
+        match self.outbox.push(bytes, true, true, false) {
+            Some(_) => Ok(sequence),
+            None => Err(PushRefusal::Full),
+        }
     }
 
     /// Accepts a message as [`Session::push`] does, whose fragments are written into memory that the peer lent.
@@ -540,8 +548,11 @@ where
     /// Whether a message can be accepted now.
     #[inline]
     const fn check_takes(&self) -> Result<(), PushRefusal> {
+        if self.closing.is_some() {
+            return Err(self.refusal());
+        }
         match self.phase {
-            Phase::Connected if self.closing.is_none() => Ok(()),
+            Phase::Connected => Ok(()),
             _ => Err(self.refusal()),
         }
     }

@@ -535,36 +535,19 @@ fn say(
 
 /// Sends a message over a link if a relay on the way has room for it. All messages between the two ends are sent by this function.
 fn push(links: &mut Links, circuits: &mut [(LinkId, Credit)], link: LinkId, message: &[u8]) -> Said {
-    if !may_send(circuits, link, message.len()) {
+    let mut circuits = circuits.iter_mut();
+    let mut credit = circuits.find(|(of, _)| *of == link).map(|(_, credit)| credit);
+    if credit
+        .as_ref()
+        .is_some_and(|credit| !credit.may_send(message.len()))
+    {
         return Said::Later;
     }
     let said = said(links.send(link, message));
-    if matches!(said, Said::Taken(_)) {
-        did_send(circuits, link, message.len());
+    if let (Said::Taken(_), Some(credit)) = (&said, &mut credit) {
+        credit.did_send(message.len());
     }
     said
-}
-
-/// Whether the relay, if the link leads to one, has room for a message of this length.
-#[inline]
-fn may_send(circuits: &mut [(LinkId, Credit)], link: LinkId, bytes: usize) -> bool {
-    circuits.is_empty() || credit(circuits, link).is_none_or(|credit| credit.may_send(bytes))
-}
-
-/// Counts a sent message against the credit of the relay.
-#[inline]
-fn did_send(circuits: &mut [(LinkId, Credit)], link: LinkId, bytes: usize) {
-    if !circuits.is_empty() {
-        if let Some(credit) = credit(circuits, link) {
-            credit.did_send(bytes);
-        }
-    }
-}
-
-#[cold]
-fn credit(circuits: &mut [(LinkId, Credit)], link: LinkId) -> Option<&mut Credit> {
-    let mut circuits = circuits.iter_mut();
-    circuits.find(|(of, _)| *of == link).map(|(_, credit)| credit)
 }
 
 fn said(sent: Result<Sequence, PushRefusal>) -> Said {

@@ -1,12 +1,10 @@
 //! Receives: the peer is told of each one (Clear), and a message or a transfer fills it.
 
-use doorbell::link::PushRefusal;
-
 use super::comm::{Entry, EntryState, Side, Stage};
 use super::memories::place;
 use super::sending::{Slot, no_request};
 use super::state::State;
-use super::{Context, did_send, may_send, usable};
+use super::{Context, Said, push, usable};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, clear_bytes, write_clear};
@@ -25,25 +23,97 @@ pub(crate) struct Incoming {
 
 impl Context {
     /// Posts a receive of one message on a comm, and returns the request: [`Opaque::NONE`] if the caller must try again.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn receive(&mut self, comm: Opaque, incoming: Incoming) -> Result<Opaque, Failure> {
-        // The compiler removes the loop.
-        self.receive_of(comm, 1, |_| Ok(incoming))
+        let Incoming {
+            address,
+            bytes,
+            memory,
+            tag,
+        } = incoming;
+        match self.receive_one(comm, incoming) {
+            Some(request) => Ok(request),
+            // Single values: a structure would be in memory before each receive.
+            None => self.receive_any(comm, address, bytes, memory, tag),
+        }
+    }
+
+    /// Announces a receive of one message into memory of the host, by a frame that is written into the memory of the link. Returns `None`, and
+    /// has no effect, if this fast path does not apply. [`Context::receive_any`] then finds the reason.
+    #[inline(always)]
+    fn receive_one(&mut self, object: Opaque, incoming: Incoming) -> Option<Opaque> {
+        let Self {
+            links,
+            state:
+                State {
+                    comms,
+                    memories,
+                    serial,
+                    circuits,
+                    ..
+                },
+            ..
+        } = self;
+        let comm = comms
+            .get_mut(object.key())
+            .filter(|comm| comm.stage == Stage::Open)?;
+        let (Side::Receive(open), Some(to)) = (&mut comm.side, comm.peer) else {
+            return None;
+        };
+        let Incoming {
+            address, bytes, tag, ..
+        } = incoming;
+        let offset = memories.get(incoming.memory)?.offset_to_copy(address, bytes)?;
+        // The bytes are compared as one number less, so that 0 is too many.
+        if bytes.wrapping_sub(1) >= MESSAGE_BYTES_MAX || !circuits.is_empty() {
+            return None;
+        }
+        let mut free = open.free_slot()?;
+        // The slot stays free until all has succeeded.
+        let [first, ..] = free.entries();
+        *first = Entry {
+            tag,
+            bytes,
+            memory: incoming.memory,
+            offset,
+            state: EntryState::Waiting,
+            is_placed: false,
+        };
+        let (_, message) = links.send_in_place(comm.link, clear_bytes(1)).ok()?;
+        let (slot, next) = (free.slot, serial.wrapping_add(1));
+        let request = RequestNumber::new(slot.into(), next);
+        let receive = Receive {
+            tag,
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+        };
+        write_clear(message, (to, request), (1, 0), core::iter::once(receive));
+        free.set((next, 1));
+        *serial = next;
+        self.is_dirty = true;
+        Some(object.request(Kind::Receive, (slot, next)))
+    }
+
+    /// Posts a receive of one message, whatever its memory, its length and the state of its comm.
+    #[inline(never)]
+    fn receive_any(
+        &mut self,
+        comm: Opaque,
+        address: usize,
+        bytes: usize,
+        memory: Key,
+        tag: i32,
+    ) -> Result<Opaque, Failure> {
+        let incoming = Incoming {
+            address,
+            bytes,
+            memory,
+            tag,
+        };
+        self.receive_several(comm, 1, |_| Ok(incoming))
     }
 
     /// Posts a receive of `count` messages, which `incoming` describes, as [`Context::receive`] does.
-    #[inline(never)]
     pub(crate) fn receive_several(
-        &mut self,
-        comm: Opaque,
-        count: u8,
-        incoming: impl Fn(usize) -> Result<Incoming, Failure>,
-    ) -> Result<Opaque, Failure> {
-        self.receive_of(comm, count, incoming)
-    }
-
-    #[inline(always)]
-    fn receive_of(
         &mut self,
         object: Opaque,
         count: u8,
@@ -96,25 +166,11 @@ impl Context {
             tag: entry.tag,
             bytes: u64::try_from(entry.bytes).unwrap_or(u64::MAX),
         });
-        let bytes = clear_bytes(count);
-        if !may_send(circuits, link, bytes) {
+        let length = write_clear(buffer, (to, request), (count, placed), receives);
+        let message = buffer.get(..length).unwrap_or_default();
+        if !matches!(push(links, circuits, link, message), Said::Taken(_)) {
             return self.receive_later();
         }
-        match links.send_in_place(link, bytes) {
-            Ok((_, message)) => {
-                write_clear(message, (to, request), (count, placed), receives);
-            }
-            // Happens if the settings have fragments shorter than the frame.
-            Err(PushRefusal::TooLong { .. }) => {
-                let frame = buffer.get_mut(..bytes).unwrap_or_default();
-                write_clear(frame, (to, request), (count, placed), receives);
-                if links.send(link, frame).is_err() {
-                    return self.receive_later();
-                }
-            }
-            Err(_) => return self.receive_later(),
-        }
-        did_send(circuits, link, bytes);
         free.set((serial, count));
         self.is_dirty = true;
         Ok(object.request(Kind::Receive, (slot, serial)))

@@ -93,14 +93,14 @@ impl Context {
         let target = oldest.target(to);
         let (taken, message) = links.send_in_place(link, HEADER_BYTES.checked_add(bytes)?).ok()?;
         write_eager(message, &target);
-        let copied = match message.get_mut(HEADER_BYTES..) {
-            Some(payload) => memory.region.copy_out(offset, payload),
-            None => Ok(()),
-        };
+        let payload = message.get_mut(HEADER_BYTES..).unwrap_or_default();
+        if let Err(why) = memory.region.copy_out(offset, payload) {
+            return Some(Err(self.did_not_copy(link, why)));
+        }
         comm.last_sent = Some(taken);
         sends.take_oldest();
         self.is_dirty = true;
-        Some(copied.map_err(|why| self.did_not_copy(link, why)))
+        Some(Ok(()))
     }
 
     /// Handles a failed copy of bytes whose place was checked. Closes the link, so that the peer does not take the frame as the message.
