@@ -60,6 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let limits = RouterLimits {
         clients_max: 4096,
         clients_of_user_max: 4096,
+        clients_of_job_max: 4096,
         ..RouterLimits::default()
     };
     let mut router = Router::new(NodeNumber(0), &limits);

@@ -101,6 +101,12 @@ impl JobKeys {
         self.jobs.len()
     }
 
+    /// Whether a line has this job.
+    #[must_use]
+    pub fn lists(&self, job: JobNumber) -> bool {
+        self.find(job).is_some()
+    }
+
     fn find(&self, job: JobNumber) -> Option<&ListedJob> {
         self.jobs.iter().find(|listed| listed.job == job)
     }
@@ -149,6 +155,7 @@ mod tests {
         );
         let keys = JobKeys::from_text(&text).unwrap();
         assert_eq!(keys.jobs(), 3);
+        assert!(keys.lists(JobNumber(u64::MAX)) && !keys.lists(JobNumber(9)));
         let check = |user, job, key| keys.check(user, JobNumber(job), key);
         for (user, job) in [(0, 7), (5, 7), (1000, 8), (1001, 8), (0, u64::MAX)] {
             assert_eq!(check(user, job, KEY), Ok(()), "{user} {job}");

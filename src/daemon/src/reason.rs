@@ -95,6 +95,8 @@ reasons! {
         UnlistedJob = 18, "the daemon's file of job keys does not list this job";
         /// The file of job keys lists the job for other users.
         UserOfJob = 19, "the daemon's file of job keys lists this job for other users";
+        /// The job has reached its limit of clients.
+        TooManyOfJob = 20, "this job has reached its limit of clients";
     }
 }
 

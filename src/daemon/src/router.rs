@@ -81,6 +81,9 @@ struct Usage {
     kept_bytes: u64,
 }
 
+/// Jobs by user and number, so that users cannot claim each other's job numbers.
+type Jobs = BTreeMap<(u32, JobNumber), Members>;
+
 /// Result of routing a submission.
 enum Step {
     Done,
@@ -97,8 +100,7 @@ pub struct Router {
     node: NodeNumber,
     limits: RouterLimits,
     clients: Vec<Option<Client>>,
-    /// Jobs by user and number, so that users cannot claim each other's job numbers.
-    jobs: BTreeMap<(u32, JobNumber), Members>,
+    jobs: Jobs,
     users: BTreeMap<u32, Usage>,
     incarnations: u64,
     order: Order,
@@ -173,6 +175,12 @@ impl Router {
             Some((id_of(index, client), client.who, client.address))
         };
         self.clients.iter().enumerate().filter_map(named)
+    }
+
+    /// The job of an attached client.
+    pub(crate) fn job_of(&self, id: ClientId) -> Option<JobNumber> {
+        let client = self.client(id.index)?;
+        (client.incarnation == id.incarnation).then_some(client.job.number)
     }
 
     /// Sets whether endpoints of the previous daemon may attach again. Meanwhile a message for an absent endpoint waits in its sender's

@@ -116,7 +116,7 @@ pub(crate) struct Arguments {
 
     /// Let processes attach only to the jobs in FILE, with their keys
     ///
-    /// Each line is JOB:KEY, with 32 hexadecimal digits, and then the IDs of the users that may attach, if not all: 1000,1001. A line *
+    /// `doorbell keygen FILE --job JOB` adds a line. Each line is JOB:KEY, with 32 hexadecimal digits, and then the IDs of the users that may attach, if not all: 1000,1001. A line *
     /// admits other jobs, too. The file must belong to its owner alone (mode 0600). A changed file applies to new processes within two
     /// seconds. If it is invalid, the previous keys stay. Without this option the first process of a job sets its key
     #[arg(long, value_name = "FILE")]
@@ -129,6 +129,10 @@ pub(crate) struct Arguments {
     /// The maximum number of processes of one user
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().clients_of_user_max)]
     clients_of_user: usize,
+
+    /// The maximum number of processes of one job [default: half of --clients-of-user]
+    #[arg(long, value_name = "N")]
+    clients_of_job: Option<usize>,
 
     /// The maximum bytes of the rings, cells and arenas of one user's processes
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().bytes_of_user_max)]
@@ -306,6 +310,8 @@ fn server_config(arguments: &Arguments) -> ServerConfig {
     config.node = NodeNumber(arguments.node);
     config.limits.clients_max = arguments.clients;
     config.limits.clients_of_user_max = arguments.clients_of_user;
+    let half = arguments.clients_of_user.div_ceil(2);
+    config.limits.clients_of_job_max = arguments.clients_of_job.unwrap_or(half);
     config.limits.bytes_of_user_max = arguments.bytes_of_user;
     config.limits.bytes_of_job_max = arguments.bytes_of_job;
     config.replace = arguments.replace;
@@ -328,6 +334,7 @@ fn serve(
     mut inputs: Inputs,
 ) -> Result<(), Failure> {
     let mut is_notified = ready::notify("READY=1");
+    let watchdog = ready::watchdog();
     let mut is_stopped = false;
     while !is_stopped {
         inputs.handles.apply(server)?;
@@ -343,6 +350,11 @@ fn serve(
         if let Some(board) = &mut board {
             metrics::note(board, server, arguments.metrics_jobs);
             time = time.min(NOTE_EVERY);
+        }
+        if let Some(every) = watchdog {
+            // A full socket of the service manager has earlier ones.
+            ready::repeat("WATCHDOG=1");
+            time = time.min(every);
         }
         is_stopped = server.run_until(inputs.stop.as_fd(), within(time))?;
         is_notified = is_notified || ready::repeat("READY=1");

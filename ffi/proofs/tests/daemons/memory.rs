@@ -57,6 +57,7 @@ impl Daemon {
         let limits = RouterLimits {
             clients_max: 1 << 15,
             clients_of_user_max: 1 << 15,
+            clients_of_job_max: 1 << 15,
             contacts_max: 1 << 15,
             ..RouterLimits::default()
         };

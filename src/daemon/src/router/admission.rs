@@ -33,6 +33,12 @@ impl Router {
             return Err(AttachRefusal::MemoryOfUser);
         }
         let members = self.jobs.get(&(who.uid, request.job));
+        if members.is_some_and(|members| members.key != request.key) {
+            return Err(AttachRefusal::JobKey);
+        }
+        if members.is_some_and(|members| members.by_endpoint.len() >= self.limits.clients_of_job_max) {
+            return Err(AttachRefusal::TooManyOfJob);
+        }
         let of_job = members.map_or(0, |members| members.bytes);
         if of_job.saturating_add(bytes) > self.limits.bytes_of_job_max {
             return Err(AttachRefusal::MemoryOfJob);
@@ -40,9 +46,6 @@ impl Router {
         let Some(members) = members else {
             return Ok(());
         };
-        if members.key != request.key {
-            return Err(AttachRefusal::JobKey);
-        }
         if members.by_endpoint.contains_key(&request.endpoint) {
             return Err(AttachRefusal::NameTaken);
         }

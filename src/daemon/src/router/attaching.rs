@@ -122,8 +122,8 @@ impl Router {
             is_last,
         };
         for arrived in client.arrived() {
-            self.kept
-                .release(&mut self.users, client.who.uid, (index, arrived));
+            let owners = (&mut self.users, &mut self.jobs);
+            self.kept.release(owners, &client.job, (index, arrived));
         }
         if let Some(user) = self.users.get_mut(&client.who.uid) {
             user.clients = user.clients.saturating_sub(1);

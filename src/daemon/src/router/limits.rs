@@ -7,6 +7,8 @@ pub struct RouterLimits {
     pub clients_max: usize,
     /// Maximum number of clients of one user: 128 by default.
     pub clients_of_user_max: usize,
+    /// Maximum number of clients of one job: 64 by default, so that one job does not keep out its user's other jobs.
+    pub clients_of_job_max: usize,
     /// Maximum number of endpoints that an endpoint exchanges messages with: 1024 by default. For each on another node, up to 16 messages
     /// may wait in the daemon's memory.
     pub contacts_max: usize,
@@ -18,6 +20,8 @@ pub struct RouterLimits {
     /// Maximum number of bytes of messages and operations from other nodes that wait for one user's processes: 256 MiB by default. Beyond
     /// it they are refused as [`UndeliveredReason::ReceiverFull`](crate::UndeliveredReason::ReceiverFull).
     pub kept_bytes_of_user_max: u64,
+    /// The same for one job's processes: 128 MiB by default.
+    pub kept_bytes_of_job_max: u64,
     /// Maximum number of bytes of shared memory of one user's processes, rings and cells included ([`EndpointLayout::bytes`]): 4 GiB by
     /// default. The pages are charged to each process.
     ///
@@ -32,10 +36,12 @@ impl Default for RouterLimits {
         Self {
             clients_max: 256,
             clients_of_user_max: 128,
+            clients_of_job_max: 64,
             contacts_max: 1024,
             turn: 32,
             turn_bytes: 256 << 10,
             kept_bytes_of_user_max: 256 << 20,
+            kept_bytes_of_job_max: 128 << 20,
             bytes_of_user_max: 4 << 30,
             bytes_of_job_max: 2 << 30,
         }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    Arrived, Client, EndpointAddress, Frame, GoneReason, InFlight, Job, Message, NodeNumber, PAIR_CREDITS,
-    Router, Said, Step, UndeliveredReason, Usage, Waiting,
+    Arrived, Client, EndpointAddress, Frame, GoneReason, InFlight, Job, Jobs, Message, NodeNumber,
+    PAIR_CREDITS, Router, Said, Step, UndeliveredReason, Usage, Waiting,
 };
 use crate::client_state::Outcome;
 use crate::grants::is_of;
@@ -53,8 +53,8 @@ impl Kept {
     /// Removes a message or operation that no longer waits.
     pub(super) fn release(
         &mut self,
-        users: &mut BTreeMap<u32, Usage>,
-        uid: u32,
+        (users, jobs): (&mut BTreeMap<u32, Usage>, &mut Jobs),
+        job: &Job,
         (index, arrived): (usize, &Arrived),
     ) {
         let pair = (index, arrived.from, arrived.incarnation);
@@ -65,8 +65,11 @@ impl Kept {
                 self.pairs.remove(&pair);
             }
         }
-        if let Some(user) = users.get_mut(&uid) {
+        if let Some(user) = users.get_mut(&job.user) {
             user.kept_bytes = user.kept_bytes.saturating_sub(arrived.bytes);
+        }
+        if let Some(members) = jobs.get_mut(&(job.user, job.number)) {
+            members.kept_bytes = members.kept_bytes.saturating_sub(arrived.bytes);
         }
     }
 }
@@ -209,21 +212,25 @@ impl Router {
 
     /// Counts a message or an operation that waits for a client.
     fn keep(&mut self, index: usize, arrived: &Arrived) {
-        let Some(uid) = self.client(index).map(|client| client.who.uid) else {
+        let Some(job) = self.client(index).map(|client| client.job) else {
             return;
         };
         let pair = (index, arrived.from, arrived.incarnation);
         let count = self.kept.pairs.entry(pair).or_default();
         *count = count.saturating_add(1);
         self.kept.total = self.kept.total.saturating_add(1);
-        let user = self.users.entry(uid).or_default();
+        let user = self.users.entry(job.user).or_default();
         user.kept_bytes = user.kept_bytes.saturating_add(arrived.bytes);
+        if let Some(members) = self.jobs.get_mut(&(job.user, job.number)) {
+            members.kept_bytes = members.kept_bytes.saturating_add(arrived.bytes);
+        }
     }
 
     /// Uncounts a message or an operation that no longer waits.
     pub(super) fn release(&mut self, index: usize, arrived: &Arrived) {
-        if let Some(uid) = self.client(index).map(|client| client.who.uid) {
-            self.kept.release(&mut self.users, uid, (index, arrived));
+        if let Some(job) = self.client(index).map(|client| client.job) {
+            let owners = (&mut self.users, &mut self.jobs);
+            self.kept.release(owners, &job, (index, arrived));
         }
     }
 
@@ -467,9 +474,12 @@ impl Router {
             None => None,
         };
         if outcome.is_none() {
-            let uid = client.who.uid;
-            let kept = self.users.get(&uid).map_or(0, |user| user.kept_bytes);
-            if kept.saturating_add(arrived.bytes) > self.limits.kept_bytes_of_user_max {
+            let job = (client.job.user, client.job.number);
+            let of_user = self.users.get(&job.0).map_or(0, |user| user.kept_bytes);
+            let of_job = self.jobs.get(&job).map_or(0, |members| members.kept_bytes);
+            if of_user.saturating_add(arrived.bytes) > self.limits.kept_bytes_of_user_max
+                || of_job.saturating_add(arrived.bytes) > self.limits.kept_bytes_of_job_max
+            {
                 return Ok(Arrival::Refused(UndeliveredReason::ReceiverFull));
             }
         }
@@ -508,6 +518,7 @@ impl Router {
         let Self {
             clients,
             users,
+            jobs,
             kept,
             counts,
             ..
@@ -517,12 +528,12 @@ impl Router {
             unknown = unknown.saturating_add(client.lose_flights(is_of(node)));
             client.grants.end_of(is_of(node));
             // The senders get the outcome "unknown", and start again with all credits.
-            let uid = client.who.uid;
+            let job = client.job;
             let mut is_kept = |arrived: &Arrived| {
                 let is_lost = arrived.from.node == node;
                 if is_lost {
                     counts.answered = counts.answered.saturating_add(1);
-                    kept.release(users, uid, (index, arrived));
+                    kept.release((users, jobs), &job, (index, arrived));
                 }
                 !is_lost
             };

@@ -13,6 +13,8 @@ pub(super) struct Members {
     pub(super) key: JobKey,
     /// Bytes of their shared memory.
     pub(super) bytes: u64,
+    /// Bytes of waiting messages and operations from other nodes.
+    pub(super) kept_bytes: u64,
     pub(super) by_endpoint: BTreeMap<u32, usize>,
     /// The incarnation of the first member.
     first: u64,
@@ -25,6 +27,7 @@ impl Members {
         Self {
             key,
             bytes: 0,
+            kept_bytes: 0,
             by_endpoint: BTreeMap::new(),
             first,
             ended: Traffic::NONE,

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::helpers::{Helpers, Work};
 use super::pace::Pace;
-use super::pending::{PENDING_MAX, Pending, pend};
+use super::pending::{PENDING_MAX, Pending, Share, pend};
 use super::replacing::{is_owner, replace};
 use super::shortage::shortage;
 use super::socket::{Listening, PacketSocket, Seen, listen};
@@ -20,7 +20,7 @@ use crate::name::NodeNumber;
 use crate::packet::Packet;
 use crate::peers::Peers;
 use crate::reason::{AttachRefusal, CutReason, GoneReason};
-use crate::router::{ClientId, Router, RouterCounts, RouterLimits};
+use crate::router::{ClientId, Ended, Router, RouterCounts, RouterLimits};
 
 mod attaching;
 mod watching;
@@ -196,7 +196,10 @@ impl Server {
         let is_replacing = config.replace && replace(&config.socket).map_err(failed)?;
         let listening = listen(&config.socket, config.mode).map_err(failed)?;
         let is_expecting = is_replacing || listening.is_left_behind;
-        let helpers = Helpers::new().map_err(|error| ServerError::System {
+        // The other descriptors are left to processes that attach.
+        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+        let helpers = Helpers::new(files.saturating_sub(files / 4)).map_err(|error| ServerError::System {
             call: "eventfd",
             error,
         })?;
@@ -328,8 +331,7 @@ impl Server {
             }
         });
         while let Some((id, reason, ended)) = self.router.take_cut() {
-            self.watch.cut_off(&ended, reason);
-            self.tell_cut(id, reason);
+            self.tell_cut(id, reason, &ended);
         }
         is_moved |= self.move_last();
         self.free_retired();
@@ -363,31 +365,33 @@ impl Server {
         is_any
     }
 
-    /// Passes the memory of detached clients to the closing threads of their users.
+    /// Passes the memory of detached clients to the threads of their users.
     fn free_retired(&mut self) {
         while let Some(retired) = self.router.take_retired() {
-            self.helpers.give(retired.user(), Work::Unmap(retired));
+            let owner = (retired.user(), Share::Unmapping);
+            self.helpers.give(owner, Work::Unmap(retired));
         }
     }
 
-    fn tell_cut(&mut self, id: ClientId, reason: CutReason) {
+    fn tell_cut(&mut self, id: ClientId, reason: CutReason, ended: &Ended) {
+        self.watch.cut_off(ended, reason);
         if let Some(client) = self.attached.remove(&id) {
             let _ = client.socket.send(&Packet::Cut(reason), &[]);
-            self.let_go(client.user, client.socket);
+            self.let_go((client.user, Share::Job(ended.job)), client.socket);
         }
     }
 
-    /// Closes a socket. If descriptors may be in its queue, the thread of its user does so.
-    fn let_go(&mut self, user: u32, socket: PacketSocket) {
+    /// Closes a socket. If descriptors may be in its queue, the thread of its user's share does so.
+    fn let_go(&mut self, owner: (u32, Share), socket: PacketSocket) {
         if !socket.drain() {
-            self.helpers.give(user, Work::Close(socket));
+            self.helpers.give(owner, Work::Close(socket));
         }
     }
 
     fn refuse(&mut self, pending: Pending, refusal: AttachRefusal) {
         self.watch.refused(pending.who, refusal);
         let _ = pending.socket.send(&Packet::Refused(refusal), &[]);
-        self.let_go(pending.who.uid, pending.socket);
+        self.let_go((pending.who.uid, pending.share), pending.socket);
     }
 
     /// Time of the next timeout: of a pending connection, or of an event below.
@@ -395,10 +399,12 @@ impl Server {
         // A connection whose packet has arrived is not refused for its timeout.
         let pending = self.pending.iter().map(|pending| {
             let user = pending.who.uid;
-            if self.helpers.is_busy(user) {
-                within(LOOK_EVERY)
-            } else {
+            if pending.share == Share::Unknown {
+                pending.until
+            } else if self.helpers.is_free(user, pending.share) {
                 self.pace.next(user).unwrap_or(pending.until)
+            } else {
+                within(LOOK_EVERY)
             }
         });
         let retry = self.helpers.lacks_threads().then(|| within(LOOK_EVERY));
@@ -426,8 +432,9 @@ impl Server {
                 polled.push(input(client.socket.as_fd()));
                 polled.extend(client.process.as_ref().map(|process| input(process.as_fd())));
             }
-            let is_next = |pending: &&Pending| self.is_next(pending.who.uid);
-            let pending = self.pending.iter().filter(is_next);
+            // The packets of all others have arrived.
+            let is_silent = |pending: &&Pending| pending.share == Share::Unknown;
+            let pending = self.pending.iter().filter(is_silent);
             polled.extend(pending.map(|pending| input(pending.socket.as_fd())));
             if let Some(peers) = self.peers.as_ref().filter(|_| self.expecting.is_none()) {
                 for watched in peers.watched().map_err(ServerError::Peers)? {
@@ -486,7 +493,11 @@ impl Server {
 
     fn end(&mut self, id: ClientId, reason: GoneReason) {
         if let Some(client) = self.attached.remove(&id) {
-            self.let_go(client.user, client.socket);
+            let job = self.router.job_of(id);
+            self.let_go(
+                (client.user, job.map_or(Share::Unknown, Share::Job)),
+                client.socket,
+            );
             // Messages that the process published before its end are still routed.
             let until = within(LAST_WITHIN);
             self.ending.push(Ending { id, reason, until });
@@ -515,9 +526,9 @@ impl Server {
                     self.end(id, GoneReason::Detached);
                 }
                 Ok(Seen::Packet { .. }) => {
-                    self.tell_cut(id, CutReason::Packet);
-                    let ended = self.router.detach(id, GoneReason::CutOff);
-                    ended.inspect(|ended| self.watch.cut_off(ended, CutReason::Packet));
+                    if let Some(ended) = self.router.detach(id, GoneReason::CutOff) {
+                        self.tell_cut(id, CutReason::Packet, &ended);
+                    }
                 }
                 Ok(Seen::End) | Err(_) => self.end(id, GoneReason::Died),
             }
@@ -549,64 +560,95 @@ impl Server {
         Ok(())
     }
 
-    /// Adds a connection that has to send its packet, if there is room for it.
+    /// Takes a new connection. If it has to wait, it is added to the pending ones, if there is room for it.
     fn pend(&mut self, socket: PacketSocket) {
+        let share = Share::Unknown;
         let Ok(who) = socket.credentials() else {
-            return self.let_go(u32::MAX, socket);
+            return self.let_go((u32::MAX, share), socket);
         };
         let until = within(self.config.attach_within);
-        if let Some(without) = pend(&mut self.pending, Pending { socket, who, until }) {
+        let pending = Pending {
+            socket,
+            who,
+            until,
+            share,
+        };
+        // A packet that is there already takes no place without one.
+        let waiting = self.advance(pending);
+        if let Some(without) = waiting.and_then(|pending| pend(&mut self.pending, pending)) {
             self.refuse(without, AttachRefusal::TooManyPending);
         }
     }
 
-    /// Whether a process of a user may attach now.
-    fn is_next(&self, user: u32) -> bool {
-        self.pace.next(user).is_none() && !self.helpers.is_busy(user)
+    /// Attaches the connections whose packet has arrived, and refuses those whose time has passed. The jobs of a user take turns.
+    fn take_pending(&mut self) {
+        let mut pending = core::mem::take(&mut self.pending);
+        pending.sort_by_key(|pending| self.pace.was_last(pending.who.uid, pending.share));
+        self.pace.forget(now());
+        for pending in pending {
+            let waiting = self.advance(pending);
+            self.pending.extend(waiting);
+        }
     }
 
-    /// Attaches the connections whose packet has arrived, and refuses those whose time has passed.
-    fn take_pending(&mut self) {
-        let time = now();
-        self.pace.forget(time);
-        for pending in core::mem::take(&mut self.pending) {
-            let user = pending.who.uid;
-            match pending.socket.look() {
-                Ok(Seen::Packet {
-                    packet: Ok(Packet::Replace),
-                    has_descriptors: false,
-                }) if is_owner(pending.who) => {
-                    pending.socket.pass();
-                    Watch::replaced(pending.who);
-                    self.successor = Some(pending.socket);
-                }
-                // The connection waits for the memory and descriptors of its user, but not for work that does not end.
-                _ if pending.until.has_passed(time)
-                    && self.helpers.is_stuck(user, self.config.attach_within) =>
-                {
-                    self.refuse(pending, AttachRefusal::TooLate);
-                }
-                // The connection waits until its user may attach again.
-                _ if !self.is_next(user) => self.pending.push(pending),
-                Ok(Seen::Nothing) if pending.until.has_passed(now()) => {
-                    self.refuse(pending, AttachRefusal::TooLate);
-                }
-                Ok(Seen::Nothing) => self.pending.push(pending),
-                Ok(Seen::End) | Err(_) => self.let_go(user, pending.socket),
-                Ok(Seen::Packet {
-                    packet: Ok(Packet::Attach(request)),
-                    ..
-                }) => self.ask_to_attach(pending, request),
-                Ok(Seen::Packet {
-                    packet: Ok(Packet::Status { bytes }),
-                    ..
-                }) => self.ask_for_status(pending, bytes),
-                Ok(Seen::Packet { packet, .. }) => {
-                    let refusal = packet.err().unwrap_or(AttachRefusal::Packet);
-                    self.refuse(pending, refusal);
-                }
+    /// Attaches or refuses a connection. Returns it if it has to wait.
+    fn advance(&mut self, mut pending: Pending) -> Option<Pending> {
+        let user = pending.who.uid;
+        let is_late = pending.until.has_passed(now());
+        let packet = match pending.socket.look() {
+            Ok(Seen::Packet {
+                packet: Ok(Packet::Replace),
+                has_descriptors: false,
+            }) if is_owner(pending.who) => {
+                pending.socket.pass();
+                Watch::replaced(pending.who);
+                self.successor = Some(pending.socket);
+                return None;
             }
+            Ok(Seen::Nothing) if is_late => {
+                self.refuse(pending, AttachRefusal::TooLate);
+                return None;
+            }
+            Ok(Seen::Nothing) => return Some(pending),
+            Ok(Seen::End) | Err(_) => {
+                self.let_go((user, pending.share), pending.socket);
+                return None;
+            }
+            Ok(Seen::Packet { packet, .. }) => packet,
+        };
+        // A process without the key of a job takes nothing of that job.
+        let admitted = packet.and_then(|packet| match &packet {
+            Packet::Attach(request) => {
+                self.router.admit(pending.who, request)?;
+                Ok((Share::Job(request.job), packet))
+            }
+            Packet::Status { .. } => Ok((Share::Status, packet)),
+            _ => Err(AttachRefusal::Packet),
+        });
+        let (share, packet) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                self.refuse(pending, refusal);
+                return None;
+            }
+        };
+        pending.share = share;
+        if !self.helpers.is_free(user, share) {
+            // It waits for the memory and descriptors of its share, but not for work that does not end.
+            if !is_late || !self.helpers.is_stuck(user, share, self.config.attach_within) {
+                return Some(pending);
+            }
+            self.refuse(pending, AttachRefusal::TooLate);
+            return None;
         }
+        match packet {
+            // It waits until its user may attach again.
+            Packet::Attach(_) if self.pace.next(user).is_some() => return Some(pending),
+            Packet::Attach(request) => self.ask_to_attach(pending, request),
+            Packet::Status { bytes } => self.ask_for_status(pending, bytes),
+            _ => {}
+        }
+        None
     }
 }
 
@@ -627,13 +669,13 @@ impl Drop for Server {
         self.listening.end();
         // No socket with descriptors in its queue is closed here, which could block: the next daemon waits for this.
         while let Ok(Some(socket)) = PacketSocket::accept(&self.listening.listener) {
-            self.let_go(u32::MAX, socket);
+            self.let_go((u32::MAX, Share::Unknown), socket);
         }
         for pending in core::mem::take(&mut self.pending) {
-            self.let_go(pending.who.uid, pending.socket);
+            self.let_go((pending.who.uid, pending.share), pending.socket);
         }
         for client in core::mem::take(&mut self.attached).into_values() {
-            self.let_go(client.user, client.socket);
+            self.let_go((client.user, Share::Unknown), client.socket);
         }
     }
 }

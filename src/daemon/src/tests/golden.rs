@@ -359,6 +359,7 @@ fn numbers_of_reasons() {
         A::NoDescriptors,
         A::UnlistedJob,
         A::UserOfJob,
+        A::TooManyOfJob,
     ];
     use UndeliveredReason as U;
     let undelivered = [

@@ -73,13 +73,19 @@ fn senders_of_one_receiver_have_equal_parts_of_its_room_whoever_else_sends() {
 }
 
 #[test]
-fn messages_of_other_nodes_that_wait_are_bounded_by_the_bytes_of_their_user() {
+fn messages_of_other_nodes_that_wait_are_bounded_by_the_bytes_of_their_user_and_of_their_job() {
+    for (of_user, of_job) in [(4096, 1 << 20), (1 << 20, 4096)] {
+        are_bounded(&RouterLimits {
+            kept_bytes_of_user_max: of_user,
+            kept_bytes_of_job_max: of_job,
+            ..RouterLimits::default()
+        });
+    }
+}
+
+fn are_bounded(limits: &RouterLimits) {
     let mut world = World::new(2);
-    let limits = RouterLimits {
-        kept_bytes_of_user_max: 4096,
-        ..RouterLimits::default()
-    };
-    world.routers[0] = Router::new(NodeNumber(0), &limits);
+    world.routers[0] = Router::new(NodeNumber(0), limits);
     world.routers[0].add_node(NodeNumber(1), 4);
     let (slow, fast) = (world.attach(0, 1, 0).unwrap(), world.attach(0, 1, 1).unwrap());
     let senders: Vec<_> = (0..8).map(|number| world.attach(1, 1, number).unwrap()).collect();
@@ -222,8 +228,9 @@ fn a_lost_node_ends_what_was_under_way_as_unknown() {
 #[test]
 fn names_keys_users_and_numbers_of_clients_are_held_to_their_limits() {
     let limits = RouterLimits {
-        clients_max: 3,
-        clients_of_user_max: 2,
+        clients_max: 5,
+        clients_of_user_max: 3,
+        clients_of_job_max: 2,
         ..RouterLimits::default()
     };
     let mut router = Router::new(NodeNumber(0), &limits);
@@ -239,10 +246,16 @@ fn names_keys_users_and_numbers_of_clients_are_held_to_their_limits() {
     assert!(attach(1, 1, KEY, 0).is_ok());
     assert_eq!(attach(1, 1, KEY, 0), Err(AttachRefusal::NameTaken));
     assert_eq!(attach(1, 1, JobKey([8; 16]), 1), Err(AttachRefusal::JobKey));
-    // The same job number of another user is another job.
+    assert!(attach(1, 1, KEY, 1).is_ok());
+    assert_eq!(attach(1, 1, KEY, 2), Err(AttachRefusal::TooManyOfJob));
+    assert_eq!(attach(1, 1, JobKey([8; 16]), 2), Err(AttachRefusal::JobKey));
+    // Another job of the user has its share.
     assert!(attach(1, 2, JobKey([8; 16]), 0).is_ok());
     assert_eq!(attach(1, 3, KEY, 0), Err(AttachRefusal::TooManyOfUser));
-    assert!(attach(2, 1, JobKey([9; 16]), 0).is_ok());
+    // The same job number of another user is another job.
+    for endpoint in 0..2 {
+        assert!(attach(2, 1, JobKey([9; 16]), endpoint).is_ok());
+    }
     assert_eq!(attach(3, 4, KEY, 0), Err(AttachRefusal::TooManyClients));
 }
 

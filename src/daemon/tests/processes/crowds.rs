@@ -18,11 +18,11 @@ use crate::hostile::{answer, connected, packet, try_send};
 use crate::{Daemon, at, attach, process, receives, request, soon};
 
 /// Maximum number of descriptors of a packet. Source: `linux/net/scm.h`.
-const DESCRIPTORS_MAX: usize = 253;
+pub(crate) const DESCRIPTORS_MAX: usize = 253;
 
 /// Resources of a process, as the kernel counts them.
 #[derive(Debug)]
-struct Held {
+pub(crate) struct Held {
     descriptors: usize,
     threads: usize,
     mappings: usize,
@@ -31,7 +31,7 @@ struct Held {
 }
 
 impl Held {
-    fn by(process: u32) -> Self {
+    pub(crate) fn by(process: u32) -> Self {
         let of = |name: &str| format!("/proc/{process}/{name}");
         let status = fs::read_to_string(of("status")).unwrap();
         let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -45,7 +45,7 @@ impl Held {
     }
 
     /// Waits until a process holds no more than this. The C library keeps stacks and arenas of some ended threads.
-    fn is_all_of(&self, process: u32) {
+    pub(crate) fn is_all_of(&self, process: u32) {
         let deadline = soon();
         loop {
             let now = Self::by(process);
@@ -66,7 +66,7 @@ fn layout() -> EndpointLayout {
     EndpointLayout::new(4, 64).unwrap()
 }
 
-fn exchange(client: &mut Client) {
+pub(crate) fn exchange(client: &mut Client) {
     client.send(client.address(), b"to itself").unwrap();
     receives(client);
 }

@@ -14,6 +14,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
+use super::attacks::receives_itself;
 use super::{Daemon, at, attach, receives, soon, until};
 
 /// Creates a packet of this kind, with the sizes of an attach packet.
@@ -90,9 +91,12 @@ fn a_descriptor_whose_close_waits_holds_up_nobody_else() {
             },
         );
         assert_eq!(answer(&hostile.unwrap()), (5, reason));
-        // Until the descriptor is closed, other connections of its user wait until their deadline, and
-        // are refused.
-        assert_eq!(answer(&connected(&daemon.socket)), (5, 11));
+        // Another job of its user attaches meanwhile. A process of the same job waits until its deadline if the packet was of that job,
+        // and is refused.
+        receives_itself(&mut attach(&daemon.socket, 1));
+        let same = connected(&daemon.socket);
+        send(&same, &packet(1), &[]);
+        assert_eq!(answer(&same), (5, if kind == 1 { 11 } else { 3 }));
         drop(peer);
         let mut client = attach(&daemon.socket, 0);
         client.send(at(0), b"to itself").unwrap();

@@ -17,6 +17,7 @@ use doorbell_daemon::{
     ServerConfig,
 };
 
+mod attacks;
 mod crowds;
 mod hostile;
 mod job_keys;
@@ -166,6 +167,11 @@ fn part_of_another_process() {
     }
     let mut client = attach(&socket, 1);
     match part.as_str() {
+        "parent" => {
+            attacks::has_a_child(&client);
+            ready();
+            thread::sleep(Duration::from_secs(120));
+        }
         "gives" => transfers::gives(&mut client),
         "polls" | "asks" => sandboxed::polls(client, part == "asks"),
         // Sends every message back, forever.
@@ -393,37 +399,6 @@ fn packets_and_descriptors_that_are_none_are_refused_and_the_others_go_on() {
     }
     client.send(at(0), b"to itself").unwrap();
     receives(&mut client);
-}
-
-#[test]
-fn silent_connections_of_a_user_leave_places_to_others_and_a_client_waits_for_one() {
-    let [patient, hasty] = [60, 1]
-        .map(|seconds| Daemon::start(move |config| config.attach_within = Duration::from_secs(seconds)));
-    let connect = |daemon: &Daemon| {
-        let socket = rustix::net::socket_with(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::SEQPACKET,
-            rustix::net::SocketFlags::CLOEXEC,
-            None,
-        );
-        let socket = socket.unwrap();
-        let address = rustix::net::SocketAddrUnix::new(&daemon.socket).unwrap();
-        rustix::net::connect(&socket, &address).unwrap();
-        socket
-    };
-    let reason = |socket: &std::os::fd::OwnedFd| {
-        let mut answer = [0; 64];
-        rustix::net::recv(socket, &mut answer[..], rustix::net::RecvFlags::empty()).unwrap();
-        answer[51]
-    };
-    let silent: Vec<_> = (0..9).map(|_| connect(&patient)).collect();
-    assert_eq!(reason(&silent[8]), 15, "the last one is refused at once");
-    drop(silent);
-    attach(&patient.socket, 0).detach().unwrap();
-    let silent: Vec<_> = (0..8).map(|_| connect(&hasty)).collect();
-    let client = attach(&hasty.socket, 0);
-    assert_eq!(reason(&silent[0]), 11, "the others had their time");
-    client.detach().unwrap();
 }
 
 /// Record of one client of a pair: numbers of messages, numbers with an unknown outcome, completed additions.

@@ -1,7 +1,9 @@
-//! Notifies systemd that the daemon is ready, for a unit of `Type=notify`: one datagram to the socket that `NOTIFY_SOCKET` names.
+//! Notifies systemd that the daemon is ready, for a unit of `Type=notify`, and that it runs, for `WatchdogSec=`: one datagram each to the
+//! socket that `NOTIFY_SOCKET` names.
 //!
-//! Source: sd_notify(3), "Notes".
+//! Source: sd_notify(3), "Notes"; sd_watchdog_enabled(3).
 
+use core::time::Duration;
 use std::env;
 use std::ffi::OsString;
 use std::io;
@@ -39,6 +41,22 @@ fn is_busy(sent: &io::Result<()>) -> bool {
         .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
+/// Interval at which the service manager expects `WATCHDOG=1`, as a third of the time after which it ends this process. `None` if it expects
+/// nothing.
+pub(super) fn watchdog() -> Option<Duration> {
+    let [time, process] = ["WATCHDOG_USEC", "WATCHDOG_PID"].map(env::var);
+    watchdog_of(time.ok().as_deref(), process.ok().as_deref(), std::process::id())
+}
+
+fn watchdog_of(time: Option<&str>, process: Option<&str>, own: u32) -> Option<Duration> {
+    // The variables of another process may be inherited.
+    if process.is_some_and(|process| process != own.to_string()) {
+        return None;
+    }
+    let time = time?.parse().ok().filter(|time| *time > 0)?;
+    Some(Duration::from_micros(time) / 3)
+}
+
 fn send_to(socket: &OsString, what: &str) -> io::Result<()> {
     let address = match socket.as_bytes().split_first() {
         // An abstract socket address.
@@ -56,7 +74,22 @@ mod tests {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-    use super::send_to;
+    use super::{send_to, watchdog_of};
+
+    #[test]
+    fn a_watchdog_of_this_process_is_told_three_times_in_its_time() {
+        let of = |time, process| watchdog_of(time, process, 7).map(|time| time.as_micros());
+        assert_eq!(of(Some("30000000"), Some("7")), Some(10_000_000));
+        assert_eq!(of(Some("30000000"), None), Some(10_000_000));
+        for (time, process) in [
+            (None, Some("7")),
+            (Some("30000000"), Some("8")),
+            (Some("0"), None),
+            (Some("-1"), None),
+        ] {
+            assert_eq!(of(time, process), None, "{time:?} {process:?}");
+        }
+    }
 
     #[test]
     fn a_manager_is_told_at_a_path_or_at_an_abstract_name() {

@@ -292,7 +292,7 @@ fn prepare(folder: &Path) {
 
 fn is_run(words: &[&str], more: &[&str], codes: &[i32], folder: &Path, said: &str) {
     // A key is never written over.
-    if let [_, "keygen", file] = words {
+    if let [_, "keygen", file, ..] = words {
         let _ = fs::remove_file(folder.join(file));
     }
     let mut command = program(&words[1..]);

@@ -118,7 +118,7 @@ const FEW: [&str; 6] = ["lat", "--simulated", "--op", "send", "-n", "20"];
 fn every_command_prints_the_fields_that_are_documented() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (keys, saved) = (at("keys"), at("a.json"));
+    let (keys, job_keys, saved) = (at("keys"), at("job-keys"), at("a.json"));
     let mut seen = BTreeSet::new();
     for arguments in [
         &["lat", "--simulated", "-n", "5", "--warmup", "0"][..],
@@ -140,6 +140,7 @@ fn every_command_prints_the_fields_that_are_documented() {
         &["mesh", "--simulated", "--ranks", "3", "-n", "3"],
         &["status", "--simulated", "--once", "--interval", "0.2"],
         &["keygen", &keys],
+        &["keygen", &job_keys, "--job", "7", "--uid", "1000,1001"],
         &["config"],
         &["devices"],
         &["topo", "--name", "a", "--save", &saved],

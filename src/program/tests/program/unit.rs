@@ -64,15 +64,25 @@ fn systemd_is_told_once_the_daemon_serves_and_when_it_ends() {
     let socket = at("socket");
     let mut command = program(&["serve", "--socket", socket.to_str().unwrap()]);
     command.env("NOTIFY_SOCKET", at("notify"));
+    command.env("WATCHDOG_USEC", "3000000");
     let daemon = Running::start_to(command, Stdio::null());
     assert_eq!(told(), "READY=1");
+    for _ in 0..3 {
+        assert_eq!(told(), "WATCHDOG=1", "it is told again and again");
+    }
     assert!(is_listening(&socket), "it is said to be ready");
     let stopped = Command::new("kill")
         .arg(daemon.id().to_string())
         .status()
         .unwrap();
     assert!(stopped.success());
-    assert_eq!(told(), "STOPPING=1");
+    let last = loop {
+        let told = told();
+        if told != "WATCHDOG=1" {
+            break told;
+        }
+    };
+    assert_eq!(last, "STOPPING=1");
 }
 
 #[test]

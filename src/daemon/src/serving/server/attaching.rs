@@ -15,16 +15,15 @@ use crate::serving::pending::Pending;
 use crate::serving::shortage::shortage;
 
 impl Server {
-    /// Checks whether a process may attach, and has its memory adopted.
+    /// Has the memory of an admitted process adopted.
     pub(super) fn ask_to_attach(&mut self, pending: Pending, request: AttachRequest) {
-        let user = pending.who.uid;
+        let owner = (pending.who.uid, pending.share);
         // The pidfd comes first: after `NoDescriptors` the client sends the same memory again, so it must not be sealed by then.
-        let admitted = self.router.admit(pending.who, &request);
-        match admitted.and_then(|()| process_of(pending.who)) {
+        match process_of(pending.who) {
             Ok(process) => {
-                self.pace.attached(user, request.layout.bytes(), now());
-                self.helpers
-                    .give(user, Work::Adopt(pending, Wanted::Attach(request, process)));
+                self.pace.attached(owner, request.layout.bytes(), now());
+                let asked = (pending, Wanted::Attach(request, process));
+                self.helpers.give(owner, Work::Adopt(Box::new(asked)));
             }
             Err(refusal) => self.refuse(pending, refusal),
         }

@@ -217,9 +217,9 @@ impl Server {
     /// Has the memory for a status adopted, if it is time for another answer.
     pub(super) fn ask_for_status(&mut self, pending: Pending, bytes: u32) {
         if self.is_time_for(is_owner(pending.who)) {
-            let user = pending.who.uid;
-            self.helpers
-                .give(user, Work::Adopt(pending, Wanted::Status(bytes)));
+            let owner = (pending.who.uid, pending.share);
+            let asked = (pending, Wanted::Status(bytes));
+            self.helpers.give(owner, Work::Adopt(Box::new(asked)));
         } else {
             self.answer(pending, &Packet::Refused(AttachRefusal::TooManyPending));
         }
@@ -257,7 +257,7 @@ impl Server {
     /// Answers a process that does not attach, and closes its connection.
     fn answer(&mut self, pending: Pending, answer: &Packet) {
         let _ = pending.socket.send(answer, &[]);
-        self.let_go(pending.who.uid, pending.socket);
+        self.let_go((pending.who.uid, pending.share), pending.socket);
     }
 
     /// Writes the status into the memory that came with the query. Returns its length, or 0 if the memory is too short.
