@@ -273,3 +273,19 @@ fn who_sleeps_as_long_as_it_may_finds_members() {
     }
     assert!(world.member(1).mesh.is_linked(rank(0)));
 }
+
+#[test]
+fn a_rail_that_is_down_is_no_reason_while_its_member_is_linked() {
+    let mut world = World::on_subnets(2, "at 300ms link h0-h1/sim1 down", |_| vec![0, 1]);
+    for at in 0..2 {
+        world.start(at, 1);
+    }
+    assert!(world.run(ms(10_000), |world| {
+        let mesh = &world.member(1).mesh;
+        let link = mesh.neighbours().next().map(|(_, link)| link);
+        link.is_some_and(|link| mesh.links().not_connected(link).next().is_some())
+    }));
+    let mesh = &world.member(1).mesh;
+    assert!(mesh.is_linked(rank(0)));
+    assert!(mesh.not_linked(rank(0)).next().is_none());
+}
