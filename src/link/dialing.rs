@@ -519,7 +519,7 @@ pub(super) fn takes<P: Provider>(workers: &mut [Worker<P>], at: At, frame_bytes:
 mod tests {
     use core::time::Duration;
 
-    use doorbell_core::session::{Action, Role, SessionId};
+    use doorbell_core::session::{Action, FinalReason, Role, SessionId};
     use doorbell_core::wire::{AdvertisedRail, SpeedClass};
     use doorbell_core::{Gid, Instant, IpPrefix};
     use doorbell_sim::{Fabric, Host, PortConfig};
@@ -527,7 +527,9 @@ mod tests {
     use super::super::config::LinkConfig;
     use super::super::rail::{At, Between, LinkRailCounts, RailPath};
     use super::super::state::Link;
+    use super::Finding;
     use crate::connect::node::Node;
+    use crate::error::ConnectError;
     use crate::trust::Trust;
     use crate::worker::Worker;
     use crate::worker::channel::ChannelId;
@@ -583,6 +585,25 @@ mod tests {
     }
 
     #[test]
+    fn a_link_without_a_rail_goes_on_while_another_scan_follows() {
+        let fabric = Fabric::builder().driven().build();
+        let (node, workers) = node(&fabric, 1);
+        let (config, now) = (LinkConfig::default(), Instant::from_ns(0));
+        let id = SessionId::new(7).unwrap();
+        let mut link: Link<Host, Host> = Link::new(&config, Role::Initiator, id, now).unwrap();
+        let far = IpPrefix::new([10, 9, 9, 9].into(), 24).unwrap();
+        let far = AdvertisedRail::new(far, Gid::from_ip(far.address()), SpeedClass(7)).unwrap();
+        let finding = link
+            .finding
+            .insert(Finding::begin(&node, &workers, Vec::new(), now).unwrap());
+        finding.follow(vec![far]);
+        assert!(!link.take_found(&node, &workers, now));
+        assert!(link.unreached.is_some() && link.session.over().is_none());
+        assert!(link.take_found(&node, &workers, now));
+        assert_eq!(link.session.over(), Some(FinalReason::Unreachable));
+    }
+
+    #[test]
     fn a_new_port_gets_the_place_of_one_that_is_gone() {
         let (config, now) = (LinkConfig::default(), Instant::from_ns(0));
         let id = SessionId::new(7).unwrap();
@@ -617,7 +638,9 @@ mod tests {
             index: 7,
             generation: 1,
         };
+        link.rails[3].note_failure(ConnectError::ListenerClosed);
         link.rails[3].attach(At { worker, channel }, peer);
+        assert!(link.rails[3].not_connected.is_none(), "it is connected");
         link.rails[3].did_send(100);
         link.rails[3].lose();
         let counts = link.rails[3].counts;

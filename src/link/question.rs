@@ -159,3 +159,79 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::net::SocketAddr;
+    use core::num::NonZeroU16;
+
+    use doorbell_core::network::Stream as _;
+    use doorbell_core::session::{Role, SessionId};
+    use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId, SpeedClass};
+    use doorbell_core::{Deadline, Gid, Instant, IpPrefix};
+    use doorbell_sim::{Fabric, Host, PortConfig};
+
+    use super::{Link, LinkConfig, Moment};
+    use crate::connect::node::Node;
+    use crate::link::rail::Between;
+    use crate::trust::Trust;
+    use crate::worker::config::WorkerConfig;
+
+    fn prefix(last: u8) -> IpPrefix {
+        IpPrefix::new([10, 0, 0, last].into(), 24).unwrap()
+    }
+
+    fn rail(last: u8) -> AdvertisedRail {
+        let gid = Gid::from_ip(prefix(last).address());
+        AdvertisedRail::new(prefix(last), gid, SpeedClass(7)).unwrap()
+    }
+
+    #[test]
+    fn each_address_is_asked_in_its_turn_until_an_answer_leads_to_a_rail() {
+        let fabric = Fabric::builder().driven().build();
+        let host = fabric
+            .host("a", vec![PortConfig::new("sim0", &[prefix(1)])])
+            .unwrap();
+        let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let config = LinkConfig::default();
+        let id = SessionId::new(7).unwrap();
+        let mut link: Link<Host, Host> = Link::new(&config, Role::Initiator, id, fabric.now()).unwrap();
+        let mut handle = Handle::builder(NonZeroU16::MAX, InstanceId::new(9).unwrap());
+        for last in [8, 9] {
+            assert_eq!(handle.push(&rail(last)), Fit::Included);
+        }
+        link.handle = Some(handle.finish().unwrap());
+        link.question.next = Some(Deadline::at(Instant::from_ns(0)));
+        // Nobody is at either address.
+        for (failed, last) in (0..).zip([8, 9, 8, 9]) {
+            let now = link.question.next.unwrap().instant().max(fabric.now());
+            fabric.run_until(now);
+            link.put_question(&node, Moment { now, random: 0 }, &config);
+            let to = link.question.waited().unwrap().stream.peer_address();
+            let expected = SocketAddr::new(prefix(last).address(), u16::MAX);
+            assert_eq!((to, link.question.failed), (Some(expected), failed));
+            fabric.run_for(config.session.attach_within);
+            let now = fabric.now();
+            link.hear_answer(&node, &workers, Moment { now, random: 0 }, &config);
+            assert!(!link.question.is_asked());
+            assert!(link.question.next.is_some_and(|next| !next.has_passed(now)));
+        }
+        // Answers of the peer: the first leads to no rail, and the second to one.
+        let moment = Moment {
+            now: fabric.now(),
+            random: 0,
+        };
+        link.question.is_open = true;
+        link.hear_answer(&node, &workers, moment, &config);
+        assert_eq!(link.question.failed, 5);
+        link.question.is_open = true;
+        link.rails[0].between = Some(Between {
+            device: "sim0".into(),
+            port: 1,
+            peer: rail(9),
+        });
+        link.hear_answer(&node, &workers, moment, &config);
+        assert_eq!(link.question.failed, 0);
+    }
+}

@@ -310,3 +310,29 @@ pub(super) const fn is_through(through: Ticket, ticket: Ticket) -> bool {
     // Positions wrap: a later one is at a distance of more than half of the range.
     through.position().wrapping_sub(ticket.position()) <= u64::MAX / 2
 }
+
+#[cfg(test)]
+mod tests {
+    use super::LinkRailCounts;
+
+    #[test]
+    fn each_count_of_two_rails_is_added() {
+        let counts = |from: u64| LinkRailCounts {
+            connections: from,
+            failures: from + 1,
+            sent: from + 2,
+            sent_bytes: from + 3,
+            received: from + 4,
+            received_bytes: from + 5,
+        };
+        let sum = LinkRailCounts {
+            connections: 110,
+            failures: 112,
+            sent: 114,
+            sent_bytes: 116,
+            received: 118,
+            received_bytes: 120,
+        };
+        assert_eq!(counts(10).plus(counts(100)), sum);
+    }
+}

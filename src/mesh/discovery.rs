@@ -220,3 +220,44 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::num::NonZeroU16;
+    use core::time::Duration;
+
+    use doorbell_core::rank::Rank;
+    use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId, SpeedClass};
+    use doorbell_core::{Clock as _, Deadline, Gid, IpPrefix};
+    use doorbell_sim::{Fabric, PortConfig};
+
+    use super::{Discovered, Mesh, ScanState};
+    use crate::connect::node::Node;
+    use crate::mesh::MeshConfig;
+    use crate::trust::Trust;
+    use crate::worker::config::WorkerConfig;
+
+    #[test]
+    fn a_mesh_wakes_for_the_next_scan_of_ports_that_could_not_be_scanned() {
+        let prefix = IpPrefix::new([10, 0, 0, 1].into(), 24).unwrap();
+        let ports = vec![PortConfig::new("sim0", &[prefix])];
+        let host = Fabric::new().host("a", ports).unwrap();
+        let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let [other, own] = [0, 1].map(|rank| Rank::new(rank).unwrap());
+        let mut mesh = Mesh::new(&node, &workers, &MeshConfig::new(own, 2, 1)).unwrap();
+        let now = node.network().now();
+        let at = Deadline::after(now, Duration::from_millis(7));
+        assert!(mesh.wake_watched(now).is_none_or(|wake| wake > at));
+        let mut handle = Handle::builder(NonZeroU16::MAX, InstanceId::new(9).unwrap());
+        let gid = Gid::from_ip(prefix.address());
+        let fit = handle.push(&AdvertisedRail::new(prefix, gid, SpeedClass(7)).unwrap());
+        assert_eq!(fit, Fit::Included);
+        mesh.found.push(Discovered {
+            rank: other,
+            handle: handle.finish().unwrap(),
+            scan: ScanState::RetryAt(at),
+        });
+        assert_eq!(mesh.wake_watched(now), Some(at));
+    }
+}

@@ -87,3 +87,32 @@ impl Attempts {
         reasons.chain(self.over.map(NotLinked::Over))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Attempts, NotLinked};
+    use crate::error::ConnectError;
+    use crate::link::NotConnected;
+
+    #[test]
+    fn failed_rails_of_a_later_link_replace_those_of_the_last_one() {
+        let rail = |number: u16| NotConnected {
+            between: None,
+            why: ConnectError::NoPort(([10, 0, 0, 1], number).into()),
+        };
+        let attempts = Attempts {
+            rails: vec![rail(1), rail(2)],
+            ..Attempts::default()
+        };
+        let port = |reason: NotLinked<'_>| match reason {
+            NotLinked::NotConnected(NotConnected {
+                why: ConnectError::NoPort(at),
+                ..
+            }) => at.port(),
+            other => panic!("{other}"),
+        };
+        assert!(attempts.reasons([].iter()).map(port).eq([1, 2]));
+        let later = [rail(3)];
+        assert!(attempts.reasons(later.iter()).map(port).eq([3]));
+    }
+}

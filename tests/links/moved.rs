@@ -56,6 +56,21 @@ fn refreshed(two: &mut Two) -> Handle {
 }
 
 #[test]
+fn a_change_that_nobody_took_yet_is_reported_after_a_scan_without_one() {
+    let mut two = Two::new(2, CHANGED);
+    two.connected(2);
+    two.run(ms(60), |_| false);
+    let Process {
+        links, workers, node, ..
+    } = two.process_mut(B);
+    for _ in 0..2 {
+        links.refresh(node, workers).unwrap();
+    }
+    let handle = links.take_refreshed().unwrap().unwrap();
+    assert!(handle.is_some() && handle.as_ref() == links.handle());
+}
+
+#[test]
 fn a_listener_whose_address_changes_says_so_and_is_connected_by_the_new_one() {
     let mut two = Two::new(2, CHANGED);
     two.connected(2);

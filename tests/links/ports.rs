@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use doorbell::RailFilter;
 use doorbell::link::{FinalReason, HealthState, SessionEvent};
 use doorbell_sim::PortConfig;
 
@@ -109,6 +110,27 @@ fn rails_that_a_handle_has_no_room_for_are_asked_for() {
     two.sends_every = [Some(ms(1)), Some(ms(1))];
     two.run(ms(5500), |_| false);
     assert!(two.settle(ms(6000)));
+    two.fabric.audit().unwrap();
+}
+
+/// A new port may reach a rail that the handle has no room for.
+#[test]
+fn a_peer_is_asked_for_its_rails_again_once_this_host_has_another_port() {
+    let mut two = asked("");
+    let filter = "^sim5,^sim6,^sim7".parse().unwrap();
+    Arc::get_mut(&mut two.process_mut(A).node)
+        .unwrap()
+        .set_rail_filter(filter);
+    two.begin();
+    two.connected(1);
+    two.run(ms(300), |_| false);
+    assert_eq!(channels(&two), [1, 1]);
+    let Process {
+        links, workers, node, ..
+    } = two.process_mut(A);
+    Arc::get_mut(node).unwrap().set_rail_filter(RailFilter::default());
+    links.refresh(node, workers).unwrap();
+    assert!(two.run(ms(3000), |two| channels(two) == [4, 4]));
     two.fabric.audit().unwrap();
 }
 

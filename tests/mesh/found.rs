@@ -99,6 +99,14 @@ fn of_who_is_not_linked_the_reasons_are_told_until_it_is() {
         matches!(reason, Some(NotLinked::NotBegun(LinkError::NoRoute(_)))),
         "{reason:?}"
     );
+    // A link is begun by the handle of somebody whom a rail reaches.
+    let reached = world.member(1).handle;
+    let across = world.member(2);
+    across
+        .mesh
+        .connect(&across.node, &across.workers, rank(0), &reached)
+        .unwrap();
+    assert!(across.mesh.not_linked(rank(0)).next().is_none());
     assert!(world.run(ms(3000), |world| {
         let mut reasons = world.member(1).mesh.not_linked(rank(0));
         reasons.any(|reason| matches!(reason, NotLinked::NotFound { address, .. } if address == nobody))
@@ -137,6 +145,25 @@ fn of_who_is_not_linked_the_reasons_are_told_until_it_is() {
     assert!(world.run(ms(3000), |world| {
         world.member(1).mesh.started(rank(0)) == Some(2) && told(world).is_empty()
     }));
+}
+
+#[test]
+fn a_later_address_of_a_member_replaces_the_earlier_one() {
+    let mut world = World::apart(2, &[(0, 1)], "");
+    let [first, second] = [1, 2].map(|beside| SocketAddr::from(([10, 1, 0, 1], PORT + beside)));
+    for address in [first, second] {
+        world.member(1).mesh.connect_at(rank(0), address).unwrap();
+    }
+    let mut tried = BTreeSet::new();
+    world.run(ms(500), |world| {
+        for reason in world.member(1).mesh.not_linked(rank(0)) {
+            if let NotLinked::NotFound { address, .. } = reason {
+                tried.insert(address);
+            }
+        }
+        false
+    });
+    assert_eq!(tried, [second].into());
 }
 
 /// Members that lost another at one moment do not all ask for it at one moment.
@@ -245,4 +272,20 @@ fn who_sleeps_as_long_as_it_may_finds_members() {
         world.fabric.run_for(ms(1) / 10);
     }
     assert!(world.member(1).mesh.is_linked(rank(0)));
+}
+
+#[test]
+fn a_rail_that_is_down_is_no_reason_while_its_member_is_linked() {
+    let mut world = World::on_subnets(2, "at 300ms link h0-h1/sim1 down", |_| vec![0, 1]);
+    for at in 0..2 {
+        world.start(at, 1);
+    }
+    assert!(world.run(ms(10_000), |world| {
+        let mesh = &world.member(1).mesh;
+        let link = mesh.neighbours().next().map(|(_, link)| link);
+        link.is_some_and(|link| mesh.links().not_connected(link).next().is_some())
+    }));
+    let mesh = &world.member(1).mesh;
+    assert!(mesh.is_linked(rank(0)));
+    assert!(mesh.not_linked(rank(0)).next().is_none());
 }

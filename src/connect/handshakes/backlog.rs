@@ -535,11 +535,11 @@ mod tests {
     use core::time::Duration;
     use std::sync::Arc;
 
-    use doorbell_core::network::Network;
-    use doorbell_core::{Deadline, IpPrefix};
+    use doorbell_core::network::{Acceptor as _, Network};
+    use doorbell_core::{Clock as _, Deadline, Instant, IpPrefix};
     use doorbell_sim::{Fabric, Host, PortConfig};
 
-    use super::{Backlog, FAILURES_MAX};
+    use super::{Arrived, Backlog, FAILURES_MAX, RAILS_MAX_AGE, Source};
     use crate::connect::handshakes::HandshakeLimits;
     use crate::connect::listener::Listener;
     use crate::connect::node::Node;
@@ -577,6 +577,50 @@ mod tests {
         let kept = core::iter::from_fn(|| backlog.take_failure()).map(number);
         assert!(kept.eq(2..count));
         assert_eq!(backlog.counts().snapshot().failed, u64::from(count));
+    }
+
+    #[test]
+    fn the_last_failure_of_the_port_is_told_once() {
+        let node = Node::simulated(host(), Trust::unauthenticated_on_purpose()).unwrap();
+        let mut backlog = backlog(&node).keeping_each_failure();
+        for number in [1, 2] {
+            backlog.note_port_failure(ConnectError::NoPort(([127, 0, 0, 1], number).into()));
+        }
+        let told = backlog.take_port_failure();
+        assert!(
+            matches!(&told, Some(ConnectError::NoPort(at)) if at.port() == 2),
+            "{told:?}"
+        );
+        assert!(backlog.take_port_failure().is_none());
+        assert_eq!(backlog.counts().snapshot().port_failures, 2);
+    }
+
+    #[test]
+    fn a_peer_that_arrives_while_no_port_can_be_looked_at_keeps_no_place() {
+        let node = Node::simulated(host(), Trust::unauthenticated_on_purpose()).unwrap();
+        let mut backlog = backlog(&node);
+        let stream = node.network().connect(backlog.port().acceptor.address()).unwrap();
+        let (from, trust, now) = (Source::of(None), node.trust(), node.network().now());
+        backlog.sources.enter(from).unwrap();
+        let arrived = Arrived { stream, from, trust };
+        backlog.begin(now, &node, arrived, Err(ConnectError::PortsTimedOut));
+        assert_eq!((backlog.sources.count(from), backlog.under_way.len()), (0, 0));
+        assert_eq!(backlog.counts().snapshot().failed, 1);
+    }
+
+    #[test]
+    fn rails_of_a_scan_are_used_for_a_while_and_by_its_rules() {
+        let node = Node::simulated(host(), Trust::unauthenticated_on_purpose()).unwrap();
+        let mut backlog = backlog(&node);
+        let (rules, others) = (node.rail_filter().clone(), "^simA".parse().unwrap());
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let scanned = Instant::from_ns(5);
+        backlog.rails = Some((scanned, rules.clone(), node.worker_rails(&workers).unwrap()));
+        let end = scanned.after(RAILS_MAX_AGE);
+        let last = Instant::from_ns(end.to_ns() - 1);
+        let is_fresh = |now, rules| backlog.fresh_rails(now, rules).is_some();
+        assert!(is_fresh(scanned, &rules) && is_fresh(last, &rules));
+        assert!(!is_fresh(end, &rules) && !is_fresh(scanned, &others));
     }
 
     /// An event of another port would end the wait again and again, since no stream is accepted.

@@ -287,7 +287,9 @@ impl Sources {
 
 #[cfg(test)]
 mod tests {
-    use super::{Crowd, Crowding, HandshakeLimits, Source, Sources, busy};
+    use super::{
+        Crowd, Crowding, HandshakeLimits, SHARE_RETRY, SHARE_WAIT_MAX, ShareWait, Source, Sources, busy,
+    };
     use crate::machine::unfinished::Unfinished;
     use core::time::Duration;
     use doorbell_core::wire::RejectReason;
@@ -327,6 +329,23 @@ mod tests {
             let until = |ms: &u64| Deadline::after(now, Duration::from_millis(*ms));
             let reject = busy(now, left_ms.iter().map(until));
             assert_eq!((reject.reason, reject.detail), (RejectReason::BUSY, detail));
+        }
+    }
+
+    #[test]
+    fn a_peer_waits_for_its_share_for_at_most_half_of_its_time() {
+        let begin = Instant::from_ns(5);
+        for (left, most) in [
+            (SHARE_WAIT_MAX, SHARE_WAIT_MAX / 2),
+            (SHARE_WAIT_MAX * 9, SHARE_WAIT_MAX),
+        ] {
+            let (mut wait, end) = (ShareWait::default(), Deadline::after(begin, left));
+            assert!(wait.may_begin(begin, end) && wait.is_on());
+            assert_eq!(wait.deadline(end), Deadline::after(begin, SHARE_RETRY));
+            let over = begin.after(most);
+            let last = Instant::from_ns(over.to_ns() - 1);
+            assert!(!wait.goes_on(last) && wait.may_begin(last, end));
+            assert!(!wait.may_begin(over, end) && !wait.is_on());
         }
     }
 
