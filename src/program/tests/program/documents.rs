@@ -30,7 +30,7 @@ enum How {
 
 use How::{Elsewhere, Foreign, Help, Named, Once, Run, Starts};
 
-/// Tools that set up a host.
+/// Tools that set up a host, or run programs of others on it.
 const OF_THE_HOST: [&str; 13] = [
     "cat",
     "devlink",
@@ -41,6 +41,7 @@ const OF_THE_HOST: [&str; 13] = [
     "journalctl",
     "mlnx_qos",
     "modprobe",
+    "mpirun",
     "rdma",
     "systemctl",
     "systemd-sysusers",

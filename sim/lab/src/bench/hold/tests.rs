@@ -1,4 +1,7 @@
+use super::super::goal::Goal;
 use super::*;
+
+mod page;
 
 const ROW: &str = "posting-channel-1";
 const SHORT: &str = "handle-rail-ipv4";
