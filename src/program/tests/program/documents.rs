@@ -31,7 +31,7 @@ enum How {
 use How::{Elsewhere, Foreign, Help, Named, Once, Run, Starts};
 
 /// Tools that set up a host, or run programs of others on it.
-const OF_THE_HOST: [&str; 13] = [
+const OF_THE_HOST: [&str; 14] = [
     "cat",
     "devlink",
     "echo",
