@@ -119,7 +119,7 @@ impl<P: HasDescriptors> AsyncWorker<P> {
         })
     }
 
-    /// A Worker on the node's first device, which notifies of everything where the configuration says nothing else.
+    /// A Worker on the device of the node's best usable rail, which notifies of everything where the configuration says nothing else.
     ///
     /// # Errors
     /// No device can be used, or the system gave no descriptor.
@@ -131,10 +131,13 @@ impl<P: HasDescriptors> AsyncWorker<P> {
         if config.notify == Notify::Never {
             config.notify = Notify::Every;
         }
-        let workers = node.workers(&config).map_err(Error::Node)?;
-        // There is one at least, where that is no error.
-        let worker = workers.into_iter().next().ok_or(WaitError::NeverNotified)?;
-        Self::new(worker)
+        let rails = node.rails().map_err(Error::Node)?;
+        let Some(rail) = rails.iter().find(|rail| rail.source.is_ok()) else {
+            // The error names each port, and why it cannot be used.
+            let refused = node.workers(&config).err();
+            return Err(refused.map_or(WaitError::NeverNotified.into(), Error::Node));
+        };
+        Self::new(node.worker(rail.device.as_str(), &config).map_err(Error::Node)?)
     }
 
     /// Listens at `address` (port 0: any free one), with handshakes on threads of their own, and accepts from now on. The listener has the

@@ -41,10 +41,11 @@ fn by_deadline(
     timeout: Duration,
 ) -> io::Result<Vec<SocketAddr>> {
     let (answer, answered) = mpsc::channel();
-    thread::spawn(move || {
+    let resolver = thread::Builder::new().name("doorbell-name".into());
+    resolver.spawn(move || {
         // The receiver is gone if the deadline has passed.
         let _ = answer.send(look_up());
-    });
+    })?;
     let found = answered.recv_timeout(timeout).map_err(|_| {
         let text = format!("looking it up took longer than {} s", timeout.as_secs_f64());
         io::Error::new(io::ErrorKind::TimedOut, text)

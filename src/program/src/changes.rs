@@ -15,6 +15,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     next: Option<Deadline>,
+    /// Whether a change was seen whose scan failed.
+    is_unread: bool,
 }
 
 impl Changes {
@@ -30,10 +32,16 @@ impl Changes {
             return Ok(None);
         }
         self.next = Some(Deadline::after(now, LOOK_EVERY));
-        if have_changed(workers)? {
-            links.refresh(node, workers)?;
+        if have_changed(workers)? || self.is_unread {
+            // A scan that fails now, for example for want of descriptors, is repeated: the links go on with the rails that they have.
+            self.is_unread = links.refresh(node, workers).is_err();
         }
-        Ok(links.take_refreshed().transpose()?.flatten())
+        match links.take_refreshed() {
+            Some(Ok(moved)) => return Ok(moved),
+            Some(Err(_)) => self.is_unread = true,
+            None => {}
+        }
+        Ok(None)
     }
 }
 

@@ -100,7 +100,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn make(path: &Path, id: u32) -> Result<(), Failure> {
     let mut line = line_of(id.into(), KEY_BYTES_MIN, &[])?;
-    let written = create(path).and_then(|mut file| append(&mut file, &line));
+    let written = create(path).and_then(|mut file| {
+        append(&mut file, &line).inspect_err(|_| {
+            // It was made here, and has no complete key.
+            let _ = fs::remove_file(path);
+        })
+    });
     wipe(&mut line);
     written.map_err(|error| {
         let path = path.display();

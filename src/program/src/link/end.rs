@@ -327,26 +327,42 @@ impl<P: Provider, N: Network> End<P, N> {
         }
     }
 
-    /// Sends the next numbered message or one-sided request, unless all were sent, or it is too early.
-    fn advance_sending(&mut self, link: LinkId, now: Instant, per_second: u32) -> bool {
-        let ran = self
-            .watch
-            .connected_at
-            .map_or(Duration::ZERO, |began| span(began, now));
-        // Only one of the two counts is not zero.
-        let number = self.outgoing.messages.saturating_add(self.asking.asked);
-        let is_enough = match self.part {
+    /// Number of messages and one-sided requests so far. Only one of the two counts is not zero.
+    fn begun(&self) -> u64 {
+        self.outgoing.messages.saturating_add(self.asking.asked)
+    }
+
+    /// Time since the link was connected.
+    fn ran(&self, now: Instant) -> Duration {
+        let connected_at = self.watch.connected_at;
+        connected_at.map_or(Duration::ZERO, |began| span(began, now))
+    }
+
+    fn has_begun_enough(&self, now: Instant) -> bool {
+        match self.part {
             Part::Client {
                 amount: Amount::Messages(count),
                 ..
-            } => number >= count,
+            } => self.begun() >= count,
             Part::Client {
                 amount: Amount::For(time),
                 ..
-            } => ran >= time && !self.is_wanted,
+            } => self.ran(now) >= time && !self.is_wanted,
             Part::Listener => self.incoming.ended.is_some(),
-        };
-        if is_enough {
+        }
+    }
+
+    /// Whether everything that was asked for is sent and done, and the link stays up only for later commands.
+    pub(super) fn only_waits_for_commands(&self) -> bool {
+        let is_idle = self.outgoing.open() == 0 && self.asking.open() == 0;
+        let is_client = matches!(self.part, Part::Client { .. });
+        is_client && self.is_wanted && is_idle && self.has_begun_enough(self.now())
+    }
+
+    /// Sends the next numbered message or one-sided request, unless all were sent, or it is too early.
+    fn advance_sending(&mut self, link: LinkId, now: Instant, per_second: u32) -> bool {
+        let (number, ran) = (self.begun(), self.ran(now));
+        if self.has_begun_enough(now) {
             // Commands need a connected link, but no more messages than requested are sent. So the
             // stage changes only after the last command.
             let waits = self.is_wanted && matches!(self.part, Part::Client { .. });

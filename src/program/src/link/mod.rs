@@ -367,7 +367,7 @@ fn stream<P: Provider, N: Network>(
         let carried_out = end.watch.marks.iter().filter(|mark| mark.took_ms.is_some());
         end.is_wanted = carried_out.count() < arguments.orders.len();
         let since = end.watch.progress_at.or(end.watch.connected_at).unwrap_or(began);
-        if watch::span(since, end.now()) > arguments.timeout {
+        if !end.only_waits_for_commands() && watch::span(since, end.now()) > arguments.timeout {
             return Ok(true);
         }
     }

@@ -16,6 +16,9 @@ use super::message::{CONTROL_BYTES_MAX, Message, Purpose, Verdict};
 /// Pause between polls of a connection without urgent traffic.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
+/// Maximum number of messages that wait. A peer has at most two on their way.
+const INBOX_MAX: usize = 16;
+
 /// The connection for control messages.
 pub(crate) struct Control<P: Provider> {
     /// One Worker on each device that may reach the peer.
@@ -175,11 +178,12 @@ impl<P: Provider> Control<P> {
             ..
         } = self;
         let worker = workers.get_mut(*at).ok_or(GONE)?;
-        let mut failed = false;
+        let (mut failed, mut is_flooded) = (false, false);
         let count = worker.poll_tending(|_, event| match event {
-            Event::Received { message, .. } => {
+            Event::Received { message, .. } if inbox.len() < INBOX_MAX => {
                 inbox.push_back(Message::parse(message.payload()).map_err(PerfError::from));
             }
+            Event::Received { .. } => is_flooded = true,
             Event::PeerClosed { .. } => *is_closed = true,
             Event::Failed { .. } | Event::ChannelFailed { .. } => failed = true,
             _ => {}
@@ -187,6 +191,12 @@ impl<P: Provider> Control<P> {
         if failed {
             let state = self.channel()?.state();
             return Err(PerfError::Channel { what: WHAT, state });
+        }
+        if is_flooded {
+            return Err(PerfError::Unexpected {
+                wanted: "one message at a time",
+                got: "many",
+            });
         }
         Ok(count)
     }

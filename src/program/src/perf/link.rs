@@ -28,6 +28,8 @@ pub(super) const LOOKS_AT_MEMORY: u32 = 1 << 17;
 /// Time for which other bytes of a message may arrive after its last one, which is polled for.
 const LATE: Duration = Duration::from_millis(10);
 const MARK_BYTES: usize = 16;
+/// Time for one READ or atomic, for the patience of a side that waits for the end of many.
+const FETCHED_WITHIN: Duration = Duration::from_millis(100);
 /// Longest sleep of a side that waits for the end of a round.
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 
@@ -264,7 +266,7 @@ impl<'r, P: Provider> Run<'r, P> {
     pub(super) fn idle(&mut self, looks: u32) -> Result<(), PerfError> {
         self.spins = self.spins.wrapping_add(1);
         if self.spins & looks.wrapping_sub(1) == 0 {
-            return self.check_idle();
+            return self.check_idle(self.control.timeout());
         }
         Ok(())
     }
@@ -276,12 +278,12 @@ impl<'r, P: Provider> Run<'r, P> {
     }
 
     #[cold]
-    fn check_idle(&mut self) -> Result<(), PerfError> {
+    fn check_idle(&mut self, patience: Duration) -> Result<(), PerfError> {
         let since = *self.idle_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= self.control.timeout() {
+        if since.elapsed() >= patience {
             return Err(PerfError::Stalled {
                 what: "message",
-                waited: self.control.timeout(),
+                waited: patience,
             });
         }
         self.control.check_peer()
@@ -399,6 +401,16 @@ impl<'r, P: Provider> Run<'r, P> {
     /// The mark did not arrive in time, or another message arrived.
     pub(super) fn await_mark(&mut self, round: u64) -> Result<(), PerfError> {
         let mut nap = NAP;
+        // A side whose memory is read sees nothing before the mark.
+        let unseen = if self.test.op.fetches() {
+            u32::try_from(self.test.total()).unwrap_or(u32::MAX)
+        } else {
+            0
+        };
+        let patience = self
+            .control
+            .timeout()
+            .saturating_add(FETCHED_WITHIN.saturating_mul(unseen));
         loop {
             let mut came = None;
             let count = self.link.poll(|_, event| {
@@ -413,7 +425,7 @@ impl<'r, P: Provider> Run<'r, P> {
                 }
                 Some(Arrival::Written { .. }) => return Err(UNASKED),
                 None if count == 0 => {
-                    self.check_idle()?;
+                    self.check_idle(patience)?;
                     thread::sleep(nap);
                     nap = nap.saturating_mul(2).min(LONGEST_NAP);
                 }

@@ -36,6 +36,7 @@ pub(crate) use terms::{Target, Terms};
 pub(crate) use test::{Kind, Op, Role, Test};
 
 use core::net::SocketAddr;
+use core::time::Duration;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -50,6 +51,9 @@ use arguments::Common;
 use doorbell::provider::{Network, Provider};
 use doorbell::{Handle, Node, NodeError};
 use doorbell_operation::{MetricsServer, SettingValues};
+
+/// Pause of a listener with --keep that could not prepare for its next client.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs `doorbell lat`.
 pub(crate) fn lat(arguments: &LatArguments) -> Result<(), Failure> {
@@ -187,9 +191,14 @@ fn listen(kind: Kind, common: &Common, node: &Node, terms: &Terms) -> Result<(),
         if common.keep && nobody_came {
             continue;
         }
+        let is_broken = findings.between.is_none();
         let outcome = conclude(kind, Role::Listener, findings, common);
         if !common.keep {
             return outcome;
+        }
+        if is_broken {
+            // No port is usable, for example. It may become usable again.
+            thread::sleep(RETRY_AFTER);
         }
         if let Err(error) = outcome {
             if !error.is::<Reported>() {

@@ -57,7 +57,7 @@ impl ProgressDisplay {
                 .checked_div(ms)
                 .unwrap_or(0);
             let (landed, total, rate) = (HumanBytes(landed), HumanBytes(total), HumanBytes(rate));
-            eprintln!("{percent}%: {landed} of {total}, {rate}/s, {rails}");
+            crate::log::write_line(&format!("{percent}%: {landed} of {total}, {rate}/s, {rails}"));
             return;
         }
         let bar = self.bar.get_or_insert_with(|| bar(total));

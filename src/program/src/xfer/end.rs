@@ -218,8 +218,13 @@ impl<P: Provider, N: Network> End<P, N> {
 
     /// Closes the link after the peer has received everything that it needs to know.
     fn close(&mut self, now: Instant) {
-        let is_sender_done = matches!(self.part, Part::Send(_)) && self.done_at.is_some();
-        if self.failure.is_none() && !is_sender_done {
+        // The sender closes the link. A receiver waits for that as long as for anything else.
+        let patience = match self.part {
+            Part::Send(_) => Duration::ZERO,
+            Part::Receive(_) => self.limits.timeout,
+        };
+        let is_done = self.done_at.is_some_and(|at| span(at, now) >= patience);
+        if self.failure.is_none() && !is_done {
             return;
         }
         let since = *self.closing.get_or_insert(now);

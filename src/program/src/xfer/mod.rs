@@ -302,6 +302,12 @@ impl Arguments {
 
     /// Opens the file to be sent, and plans its chunks.
     fn open(&self) -> Result<Option<(SourceFile, Plan)>, Failure> {
+        let piece_ms = self
+            .bytes_per_second
+            .map_or(0, |rate| u128::from(self.piece) * 1000 / u128::from(rate.max(1)));
+        if piece_ms > self.timeout.as_millis() {
+            return Err("--bytes-per-second: a piece takes longer than --timeout, so this would be no progress: lower --piece".into());
+        }
         let Some(path) = &self.file else {
             return Ok(None);
         };
@@ -426,8 +432,11 @@ fn go_on<P: Provider, N: Network>(
             end.give_up(Fault::both(interrupt::WHY.to_owned()));
         }
         if let Some(handle) = end.line.moved.take() {
-            eprintln!("reached now by {handle}");
-            leave(&handle, arguments)?;
+            crate::log::write_line(&format!("reached now by {handle}"));
+            // The transfer goes on: its peer has this link.
+            if let Err(error) = leave(&handle, arguments) {
+                crate::log::write_line(&format!("doorbell: {error}"));
+            }
         }
         shown.show(end);
     }
