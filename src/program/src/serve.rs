@@ -267,12 +267,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(board) = &board {
         log::write_line(&format!("metrics at http://{}/metrics", board.address()));
     }
-    let inputs = Inputs {
+    let mut inputs = Inputs {
         handles,
         changed_job_keys,
         stop,
     };
-    serve(arguments, &mut server, board.as_mut(), inputs)?;
+    serve(arguments, &mut server, board.as_mut(), &mut inputs)?;
     ready::notify("STOPPING=1");
     if server.is_replaced() {
         log::write_line("doorbell: another daemon takes over");
@@ -331,7 +331,7 @@ fn serve(
     arguments: &Arguments,
     server: &mut Server,
     mut board: Option<&mut Board>,
-    mut inputs: Inputs,
+    inputs: &mut Inputs,
 ) -> Result<(), Failure> {
     let mut is_notified = ready::notify("READY=1");
     let watchdog = ready::watchdog();

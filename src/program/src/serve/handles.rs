@@ -35,12 +35,44 @@ pub(super) struct NodeHandles {
 }
 
 impl NodeHandles {
-    /// Begins to read the handles of nodes.
+    /// Begins to read the handles of nodes. A thread reads files again and again, so that only this thread blocks if a file system does not
+    /// respond.
     ///
     /// # Errors
     /// No thread can be started.
     pub(super) fn read(nodes: &[(u32, String)]) -> Result<Self, Failure> {
-        let (results, has_files) = read_handles(nodes)?;
+        let (give, results) = sync_channel(READ_MAX.max(nodes.len()));
+        let (files, given): (Vec<_>, Vec<_>) = nodes
+            .iter()
+            .enumerate()
+            .map(|(at, (_, place))| (at, place.clone()))
+            .partition(|(_, place)| place.starts_with('@'));
+        for (at, place) in given {
+            give.send((at, handle(&place).map_err(|error| error.to_string())))?;
+        }
+        let has_files = !files.is_empty();
+        if has_files {
+            let mut missing = files.len();
+            let mut found = vec![false; nodes.len()];
+            thread::Builder::new()
+                .name("handle-files".into())
+                .spawn(move || {
+                    loop {
+                        for (at, place) in &files {
+                            let read = handle(place).map_err(|error| error.to_string());
+                            if let Some(found) = found.get_mut(*at).filter(|found| !**found) {
+                                *found = matches!(read, Ok(Some(_)));
+                                missing = missing.saturating_sub((*found).into());
+                            }
+                            // The daemon has ended.
+                            if give.send((*at, read)).is_err() {
+                                return;
+                            }
+                        }
+                        thread::sleep(if missing > 0 { LOOK_EVERY } else { READ_AGAIN_EVERY });
+                    }
+                })?;
+        }
         Ok(Self {
             nodes: nodes.iter().map(|(number, _)| *number).collect(),
             known: vec![KnownHandle::default(); nodes.len()],
@@ -83,44 +115,6 @@ impl NodeHandles {
         }
         Ok(())
     }
-}
-
-/// Reads the handles of nodes. A thread reads files again and again, so that only this thread blocks if a file system does not respond.
-/// Returns whether there are files.
-fn read_handles(nodes: &[(u32, String)]) -> Result<(Receiver<Read>, bool), Failure> {
-    let (give, take) = sync_channel(READ_MAX.max(nodes.len()));
-    let (files, given): (Vec<_>, Vec<_>) = nodes
-        .iter()
-        .enumerate()
-        .map(|(at, (_, place))| (at, place.clone()))
-        .partition(|(_, place)| place.starts_with('@'));
-    for (at, place) in given {
-        give.send((at, handle(&place).map_err(|error| error.to_string())))?;
-    }
-    let has_files = !files.is_empty();
-    if has_files {
-        let mut missing = files.len();
-        let mut found = vec![false; nodes.len()];
-        thread::Builder::new()
-            .name("handle-files".into())
-            .spawn(move || {
-                loop {
-                    for (at, place) in &files {
-                        let read = handle(place).map_err(|error| error.to_string());
-                        if let Some(found) = found.get_mut(*at).filter(|found| !**found) {
-                            *found = matches!(read, Ok(Some(_)));
-                            missing = missing.saturating_sub((*found).into());
-                        }
-                        // The daemon has ended.
-                        if give.send((*at, read)).is_err() {
-                            return;
-                        }
-                    }
-                    thread::sleep(if missing > 0 { LOOK_EVERY } else { READ_AGAIN_EVERY });
-                }
-            })?;
-    }
-    Ok((take, has_files))
 }
 
 /// The last handle that the file of a node had.
