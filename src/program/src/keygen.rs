@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use doorbell::trust::{KEY_BYTES_MIN, wipe};
 use doorbell_daemon::{JobKey, JobKeys, JobNumber};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::report::{Failure, print};
@@ -146,11 +147,11 @@ fn add(path: &Path, job: u64, uids: &[u32]) -> Result<(), Failure> {
     let written = append(&mut file, added).map_err(|error| failed(&error));
     wipe(&mut line);
     // The daemon would not take a file that is too long, for example.
-    let is_taken = written.and_then(|()| Ok(drop(JobKeys::from_file(path)?)));
-    if is_taken.is_err() {
+    let taken = written.and_then(|()| Ok(JobKeys::from_file(path)?));
+    if taken.is_err() {
         file.set_len(bytes).map_err(|error| failed(&error))?;
     }
-    is_taken
+    taken.map(drop)
 }
 
 /// Whether the next line of a file begins at its end.
@@ -182,12 +183,11 @@ fn line_of(name: u64, key_bytes: usize, uids: &[u32]) -> Result<Vec<u8>, Failure
 
 /// Opens a file to add to it, or creates it.
 fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
     // A pipe without a reader would wait.
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
-    match options.append(true).custom_flags(flags.cast_signed()).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create(path),
-        opened => opened,
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => create(path),
+        opened => Ok(opened?.into()),
     }
 }
 

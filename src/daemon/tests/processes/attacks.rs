@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use doorbell::interprocess::SharedArena;
@@ -373,11 +373,11 @@ fn the_end_of_a_process_is_noticed_although_its_child_keeps_the_connection() {
 }
 
 /// Starts a child that has the connection of its parent.
-pub(crate) fn has_a_child(client: &Client) {
+pub(crate) fn has_a_child(client: &Client) -> Child {
     let kept = rustix::io::dup(client.as_fd()).unwrap();
     rustix::io::fcntl_setfd(&kept, rustix::io::FdFlags::empty()).unwrap();
     let mut child = Command::new("cat");
-    child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 #[test]

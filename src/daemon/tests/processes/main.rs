@@ -168,9 +168,9 @@ fn part_of_another_process() {
     let mut client = attach(&socket, 1);
     match part.as_str() {
         "parent" => {
-            attacks::has_a_child(&client);
+            let mut child = attacks::has_a_child(&client);
             ready();
-            thread::sleep(Duration::from_secs(120));
+            child.wait().unwrap();
         }
         "gives" => transfers::gives(&mut client),
         "polls" | "asks" => sandboxed::polls(client, part == "asks"),

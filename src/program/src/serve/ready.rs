@@ -53,8 +53,8 @@ fn watchdog_of(time: Option<&str>, process: Option<&str>, own: u32) -> Option<Du
     if process.is_some_and(|process| process != own.to_string()) {
         return None;
     }
-    let time = time?.parse().ok().filter(|time| *time > 0)?;
-    Some(Duration::from_micros(time) / 3)
+    let time: u64 = time?.parse().ok().filter(|time| *time > 0)?;
+    Some(Duration::from_micros(time / 3))
 }
 
 fn send_to(socket: &OsString, what: &str) -> io::Result<()> {
