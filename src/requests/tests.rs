@@ -193,9 +193,9 @@ fn a_flush_of_one_channel_is_not_forgotten_for_that_of_another() {
         let id = requests.begin(at(10), number).unwrap();
         requests.note_sent(id, channel(number));
     }
-    let mut ended = Vec::new();
+    let mut ended: Vec<u32> = Vec::new();
     requests.note_failure(channel(1), flush, |number, _| ended.push(number));
-    assert_eq!(ended, [], "its cause may follow");
+    assert!(ended.is_empty(), "its cause may follow");
     requests.note_failure(channel(2), flush, |number, _| ended.push(number));
     assert_eq!(ended, [1]);
     requests.expire(Instant::from_ns(0), |number, end| {

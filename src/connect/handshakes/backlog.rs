@@ -539,7 +539,7 @@ mod tests {
     use doorbell_core::{Clock as _, Deadline, Instant, IpPrefix};
     use doorbell_sim::{Fabric, Host, PortConfig};
 
-    use super::{Arrived, Backlog, FAILURES_MAX, RAILS_MAX_AGE, Source};
+    use super::{AcceptedStream, Backlog, FAILURES_MAX, RAILS_MAX_AGE, Source};
     use crate::connect::handshakes::HandshakeLimits;
     use crate::connect::listener::Listener;
     use crate::connect::node::Node;
@@ -602,7 +602,7 @@ mod tests {
         let stream = node.network().connect(backlog.port().acceptor.address()).unwrap();
         let (from, trust, now) = (Source::of(None), node.trust(), node.network().now());
         backlog.sources.enter(from).unwrap();
-        let arrived = Arrived { stream, from, trust };
+        let arrived = AcceptedStream { stream, from, trust };
         backlog.begin(now, &node, arrived, Err(ConnectError::PortsTimedOut));
         assert_eq!((backlog.sources.count(from), backlog.under_way.len()), (0, 0));
         assert_eq!(backlog.counts().snapshot().failed, 1);

@@ -99,6 +99,7 @@ mod tests {
     use crate::layout::EndpointLayout;
     use crate::name::{JobKey, JobNumber};
     use crate::serving::ServerConfig;
+    use crate::serving::pending::Share;
     use crate::serving::socket::{Came, PacketSocket};
 
     /// Asks as this process, and returns the answer.
@@ -119,8 +120,15 @@ mod tests {
             pid: pid.and_then(NonZeroU32::new),
         };
         let until = doorbell::within(Duration::from_secs(600));
-        server.ask_to_attach(Pending { socket, who, until }, request);
-        while server.helpers.is_busy(who.uid) {
+        let share = Share::Job(request.job);
+        let pending = Pending {
+            socket,
+            who,
+            until,
+            share,
+        };
+        server.ask_to_attach(pending, request);
+        while !server.helpers.is_free(who.uid, share) {
             std::thread::yield_now();
             server.helpers.advance();
             server.take_adopted();
