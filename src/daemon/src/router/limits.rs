@@ -3,11 +3,11 @@
 /// Limits of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouterLimits {
-    /// Maximum number of clients: 256 by default. Each costs the daemon some KiB, and maps memory that is charged to the client.
+    /// Maximum number of clients: 512 by default. Each costs the daemon some KiB, and maps memory that is charged to the client.
     pub clients_max: usize,
-    /// Maximum number of clients of one user: 128 by default.
+    /// Maximum number of clients of one user: 256 by default.
     pub clients_of_user_max: usize,
-    /// Maximum number of clients of one job: 64 by default, so that one job does not keep out its user's other jobs.
+    /// Maximum number of clients of one job: 128 by default, so that one job does not keep out its user's other jobs.
     pub clients_of_job_max: usize,
     /// Maximum number of endpoints that an endpoint exchanges messages with: 1024 by default. For each on another node, up to 16 messages
     /// may wait in the daemon's memory.
@@ -34,9 +34,9 @@ pub struct RouterLimits {
 impl Default for RouterLimits {
     fn default() -> Self {
         Self {
-            clients_max: 256,
-            clients_of_user_max: 128,
-            clients_of_job_max: 64,
+            clients_max: 512,
+            clients_of_user_max: 256,
+            clients_of_job_max: 128,
             contacts_max: 1024,
             turn: 32,
             turn_bytes: 256 << 10,

@@ -302,10 +302,9 @@ impl Arguments {
 
     /// Opens the file to be sent, and plans its chunks.
     fn open(&self) -> Result<Option<(SourceFile, Plan)>, Failure> {
-        let piece_ms = self
-            .bytes_per_second
-            .map_or(0, |rate| u128::from(self.piece) * 1000 / u128::from(rate.max(1)));
-        if piece_ms > self.timeout.as_millis() {
+        let rate = self.bytes_per_second.map(u128::from);
+        let piece_ms = rate.and_then(|rate| u128::from(self.piece).saturating_mul(1000).checked_div(rate));
+        if piece_ms.is_some_and(|ms| ms > self.timeout.as_millis()) {
             return Err("--bytes-per-second: a piece takes longer than --timeout, so this would be no progress: lower --piece".into());
         }
         let Some(path) = &self.file else {
