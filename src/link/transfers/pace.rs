@@ -1,7 +1,5 @@
 //! The limit on the pieces of a link's transfers in flight on a rail.
 
-use core::time::Duration;
-
 use doorbell_core::Instant;
 
 /// The measured rate of a rail, and the pieces that are in flight on it.
@@ -20,14 +18,14 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Whether a WRITE of this many bytes and pieces may be posted. An idle rail always accepts one. On another rail the limit on pieces has to
-    /// permit the WRITE, and with it all bytes in flight may take no longer than `most` at the measured rate.
-    pub(super) fn has_room(&self, pieces_max: u32, (bytes, pieces): (u32, u16), most: Duration) -> bool {
+    /// permit the WRITE, and with it all bytes in flight may take no longer than `most_ns` at the measured rate.
+    pub(super) fn has_room(&self, pieces_max: u32, (bytes, pieces): (u32, u16), most_ns: u64) -> bool {
         if self.in_flight == 0 {
             return true;
         }
         let bytes = self.in_flight_bytes.saturating_add(bytes.into());
         let pieces = self.in_flight.saturating_add(pieces.into());
-        pieces <= pieces_max && self.carries(bytes, most)
+        pieces <= pieces_max && self.carries(bytes, most_ns)
     }
 
     /// Whether the limit on pieces is reached.
@@ -35,15 +33,15 @@ impl Pace {
         self.in_flight > 0 && self.in_flight >= pieces_max
     }
 
-    /// Whether this many bytes take no longer than `most` at the measured rate.
-    pub(super) fn is_fast_for(&self, bytes: u32, most: Duration) -> bool {
-        self.carries(bytes.into(), most)
+    /// Whether this many bytes take no longer than `most_ns` at the measured rate.
+    pub(super) fn is_fast_for(&self, bytes: u32, most_ns: u64) -> bool {
+        self.carries(bytes.into(), most_ns)
     }
 
-    fn carries(&self, bytes: u64, within: Duration) -> bool {
-        let ns = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
-        let bytes = u128::from(bytes).saturating_mul(1_000_000_000);
-        bytes <= u128::from(self.bytes_per_second).saturating_mul(ns.into())
+    fn carries(&self, bytes: u64, within_ns: u64) -> bool {
+        // A product of two numbers of 64 bits fits, so nothing wraps.
+        let bytes = u128::from(bytes).wrapping_mul(1_000_000_000);
+        bytes <= u128::from(self.bytes_per_second).wrapping_mul(within_ns.into())
     }
 
     pub(super) fn posted(&mut self, (bytes, pieces): (u32, u16), now: Instant) {
@@ -96,7 +94,6 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::Pace;
-    use core::time::Duration;
     use doorbell_core::Instant;
 
     /// The next connection begins with nothing in flight. The rate is unknown if pieces were in flight.
@@ -119,7 +116,7 @@ mod tests {
     #[test]
     fn a_slow_rail_has_one_piece_and_a_fast_one_as_many_as_may_be() {
         let mut slow = Pace::default();
-        let most = Duration::from_millis(10);
+        let most_ns = 10_000_000;
         let mut now = 0_u64;
         for (ns_a_piece, pieces) in [(20_000_000, 1), (1_000_000, 4)] {
             for _ in 0..40 {
@@ -128,7 +125,7 @@ mod tests {
                 slow.completed((1 << 18, 1), Instant::from_ns(now));
             }
             let mut count = 0;
-            while slow.has_room(4, (1 << 18, 1), most) {
+            while slow.has_room(4, (1 << 18, 1), most_ns) {
                 slow.posted((1 << 18, 1), Instant::from_ns(now));
                 count += 1;
             }
@@ -136,16 +133,16 @@ mod tests {
             // Pieces that are posted together count individually.
             slow.completed((2 << 18, 2), Instant::from_ns(now));
             assert_eq!(
-                slow.has_room(4, (2 << 18, 2), most),
+                slow.has_room(4, (2 << 18, 2), most_ns),
                 count > 1 || slow.in_flight == 0
             );
-            assert_eq!(slow.has_room(4, (3 << 18, 3), most), slow.in_flight == 0);
+            assert_eq!(slow.has_room(4, (3 << 18, 3), most_ns), slow.in_flight == 0);
             slow.lost();
         }
         // Before the first completion only one piece may be in flight.
         let mut new = Pace::default();
-        assert!(new.has_room(4, (1 << 18, 1), most));
+        assert!(new.has_room(4, (1 << 18, 1), most_ns));
         new.posted((1 << 18, 1), Instant::from_ns(0));
-        assert!(!new.has_room(4, (1 << 18, 1), most));
+        assert!(!new.has_room(4, (1 << 18, 1), most_ns));
     }
 }

@@ -1,7 +1,6 @@
 //! Posting of frames about transfers, and of their pieces.
 
 use core::cmp::Reverse;
-use core::time::Duration;
 
 use doorbell_core::Instant;
 use doorbell_core::network::Network;
@@ -147,7 +146,8 @@ impl<P: Provider, N: Network> Link<P, N> {
             for rail in self.rails() {
                 if is_best(self, rail) {
                     if let Some((place, pieces)) = self.post_piece(rail, (rails, frames), workers, moment) {
-                        is_any = true;
+                        // Nothing more is posted on a rail that is full, and the others have had their turn.
+                        is_any |= !self.transfers.pace(rail).is_full(self.pieces_max());
                         rails = rails.saturating_sub(1);
                         // With one rail and one giver, WRITEs of consecutive pieces are announced together after the last one. Otherwise
                         // each WRITE is announced at once.
@@ -170,6 +170,15 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
+    /// The limit on pieces in flight on a rail.
+    fn pieces_max(&self) -> u32 {
+        match self.in_class.is_ordered() {
+            // With classes, the schedule limits the bytes in flight of all links.
+            true => u32::MAX,
+            false => self.transfers.config.pieces_ahead,
+        }
+    }
+
     fn rails(&self) -> core::ops::Range<u8> {
         0..self.session.rails_end()
     }
@@ -181,12 +190,12 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Returns the next pieces for a connection: of the transfer with the highest priority among those that have any, and among equals of the
-    /// one that has waited longest for its turn. If the rail carries several pieces within `most`, they go in one WRITE, of at most half of
+    /// one that has waited longest for its turn. If the rail carries several pieces within `most_ns`, they go in one WRITE, of at most half of
     /// `pieces_ahead`, so that another WRITE can be in flight.
     fn next_piece(
         &mut self,
         on: (u8, Epoch),
-        (rails, most): (u32, Duration),
+        (rails, most_ns): (u32, u64),
         now: Instant,
     ) -> Option<NextPiece> {
         let pace = self.transfers.pace(on.0);
@@ -199,8 +208,8 @@ impl<P: Provider, N: Network> Link<P, N> {
             let (piece, window) = entry.machine.piece_for(on)?;
             let (offset, bytes) = entry.machine.pieces().range(piece)?;
             let run = half.min(RUN_BYTES_MAX.checked_div(bytes).unwrap_or(1));
-            let is_fast = pace.is_fast_for(bytes.saturating_mul(run), most);
-            let (pieces, bytes) = match run > 1 && may_run && entry.bucket.is_none() && is_fast {
+            let is_fast = || pace.is_fast_for(bytes.saturating_mul(run), most_ns);
+            let (pieces, bytes) = match run > 1 && may_run && entry.bucket.is_none() && is_fast() {
                 true => entry.machine.run_from(piece, run, rails),
                 false => (1, bytes),
             };
@@ -230,34 +239,29 @@ impl<P: Provider, N: Network> Link<P, N> {
     ) -> Option<(usize, u16)> {
         let now = moment.now;
         let (at, epoch) = self.open_rail(rail)?;
-        // With classes, the schedule limits the bytes in flight of all links.
-        let pieces_max = match self.in_class.is_ordered() {
-            true => u32::MAX,
-            false => self.transfers.config.pieces_ahead,
-        };
+        let pieces_max = self.pieces_max();
         let pace = self.transfers.pace(rail);
         if pace.is_full(pieces_max) {
             return None;
         }
         let suspect_after = self.session.config().suspect_after;
-        let quarter_of = |time: Duration| time.checked_div(4).unwrap_or(time);
-        let most = quarter_of(suspect_after);
-        let next = self.next_piece((rail, epoch), (rails, quarter_of(most)), now)?;
+        let most_ns = u64::try_from(suspect_after.as_nanos()).unwrap_or(u64::MAX) / 4;
+        let next = self.next_piece((rail, epoch), (rails, most_ns / 4), now)?;
         let (place, id, bytes) = (next.place, next.id, next.bytes);
-        if !pace.has_room(pieces_max, (bytes, next.pieces), most) {
+        if !pace.has_room(pieces_max, (bytes, next.pieces), most_ns) {
             return None;
         }
-        // A piece that takes long is posted in parts, since each completion shows that the rail works.
-        let is_slow = !pace.is_fast_for(bytes, most);
-        // The parts and the frame have to fit into the queue, or they would wait for ever. So they take at most half of it.
-        let channel = workers
-            .get_mut(at.worker)
-            .and_then(|worker| worker.channel(at.channel));
-        let depth = channel.map_or(0, |channel| channel.room().saturating_add(channel.in_flight()));
-        let parts_max = PARTS_MAX.min(depth / 2).max(1);
-        let part_bytes = match is_slow {
-            true => bytes.div_ceil(parts_max).max(PART_BYTES_MIN),
-            false => bytes,
+        let part_bytes = match pace.is_fast_for(bytes, most_ns) {
+            true => bytes,
+            // A piece that takes long is posted in parts, since each completion shows that the rail works.
+            false => {
+                // The parts and the frame have to fit into the queue, or they would wait for ever. So they take at most half of it.
+                let worker = workers.get_mut(at.worker);
+                let channel = worker.and_then(|worker| worker.channel(at.channel));
+                let depth = channel.map_or(0, |channel| channel.room().saturating_add(channel.in_flight()));
+                let parts_max = PARTS_MAX.min(depth / 2).max(1);
+                bytes.div_ceil(parts_max).max(PART_BYTES_MIN)
+            }
         };
         let outcome = self.write((rail, at), &next, (part_bytes, frames), workers, moment);
         if matches!(outcome, Posted::Failed) {

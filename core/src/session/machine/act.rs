@@ -20,8 +20,11 @@ where
 {
     /// Begins a turn: rails that had no room are tried again.
     pub fn begin_turn(&mut self) {
-        for rail in self.rails_mut() {
-            rail.is_blocked = false;
+        // Usually none is blocked. Without this check the stores are vectorized, and take some 170 instructions.
+        if self.rails().iter().any(|rail| rail.is_blocked) {
+            for rail in self.rails_mut() {
+                rail.is_blocked = false;
+            }
         }
     }
 
