@@ -233,7 +233,7 @@ fn a_watch_that_cannot_begin_is_counted(worker: &Worker) {
     let before = getrlimit(Resource::Nofile);
     let none = Rlimit {
         current: Some(0),
-        ..before.clone()
+        ..before
     };
     setrlimit(Resource::Nofile, none).unwrap();
     let cache = worker.registration_cache(&RegistrationCacheConfig::default());
