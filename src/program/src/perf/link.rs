@@ -29,7 +29,9 @@ pub(super) const LOOKS_AT_MEMORY: u32 = 1 << 17;
 const LATE: Duration = Duration::from_millis(10);
 const MARK_BYTES: usize = 16;
 /// Time for one READ or atomic, for the patience of a side that waits for the end of many.
-const FETCHED_WITHIN: Duration = Duration::from_millis(100);
+const FETCHED_WITHIN: Duration = Duration::from_millis(10);
+/// Longest time for all of them, since the peer chooses their number.
+const ALL_FETCHED_WITHIN: Duration = Duration::from_secs(3600);
 /// Longest sleep of a side that waits for the end of a round.
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 
@@ -407,10 +409,8 @@ impl<'r, P: Provider> Run<'r, P> {
         } else {
             0
         };
-        let patience = self
-            .control
-            .timeout()
-            .saturating_add(FETCHED_WITHIN.saturating_mul(unseen));
+        let fetched = FETCHED_WITHIN.saturating_mul(unseen).min(ALL_FETCHED_WITHIN);
+        let patience = self.control.timeout().saturating_add(fetched);
         loop {
             let mut came = None;
             let count = self.link.poll(|_, event| {
