@@ -54,7 +54,23 @@ const STACK_BYTES: usize = 64 << 10;
 /// Maximum number of connections that are held for this many links: each peer may have two, while one of them is replaced.
 fn held_max(links_max: u32) -> usize {
     let links_max = usize::try_from(links_max).unwrap_or(usize::MAX);
-    links_max.saturating_mul(2).max(HELD_MAX)
+    let most = links_max.saturating_mul(2).max(HELD_MAX);
+    // Without a free descriptor no connection is accepted, and none is closed for another.
+    most.min(descriptors_max())
+}
+
+/// Number of descriptors that a thread's own table has for connections: all but some for the listener and the standard streams.
+fn descriptors_max() -> usize {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a structure to write to (getrlimit(2)).
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return HELD_MAX;
+    }
+    let most = usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX);
+    most.saturating_sub(16).max(1)
 }
 
 /// The lifelines of a context in both directions.

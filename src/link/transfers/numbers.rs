@@ -34,10 +34,11 @@ impl Numbers {
         };
         let below = unused.start..number;
         unused.start = number.saturating_add(1);
+        if unused.start == unused.end {
+            self.0.remove(place);
+        }
         if below.start < below.end {
             self.0.insert(place, below);
-        } else if unused.start == unused.end {
-            self.0.remove(place);
         }
         if self.0.len() > most {
             self.0.remove(0);
@@ -71,8 +72,20 @@ mod tests {
         assert!(note(129) && !note(129));
         assert!(!note(131) && !note(u32::MAX), "before the first number");
         // Beyond the limit on ranges, the lowest numbers count as used.
-        assert!(note(1001) && !note(7) && note(133) && note(999));
+        assert!(note(1001) && note(2001) && !note(7) && note(133) && note(999));
         assert_eq!(numbers.0.len(), 3);
+    }
+
+    #[test]
+    fn a_late_number_is_unused_however_many_came_before_it() {
+        let mut numbers = Numbers::new();
+        for first in (1..600).step_by(3) {
+            for number in [first + 2, first + 1, first] {
+                assert!(numbers.note(TransferId(2 * number), 128), "{number}");
+            }
+        }
+        assert!(numbers.note(TransferId(0), 128));
+        assert_eq!(numbers.0.len(), 1);
     }
 
     #[test]

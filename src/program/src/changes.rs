@@ -6,10 +6,14 @@ use doorbell::link::Links;
 use doorbell::provider::{AsyncEvent, Instant, Network, Provider, ProviderError};
 use doorbell::{Deadline, Handle, Node, Worker};
 
+use crate::log;
 use crate::report::Failure;
 
 /// Interval at which devices are polled for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Interval at which a scan that failed is repeated.
+pub(crate) const REPEAT_EVERY: Duration = Duration::from_secs(1);
 
 /// Polls the devices for changes, every 20 ms.
 #[derive(Debug, Default)]
@@ -34,15 +38,32 @@ impl Changes {
         self.next = Some(Deadline::after(now, LOOK_EVERY));
         if have_changed(workers)? || self.is_unread {
             // A scan that fails now, for example for want of descriptors, is repeated: the links go on with the rails that they have.
-            self.is_unread = links.refresh(node, workers).is_err();
+            self.is_unread = false;
+            if let Err(error) = links.refresh(node, workers) {
+                self.repeat(now, &error);
+            }
         }
-        match links.take_refreshed() {
-            Some(Ok(moved)) => return Ok(moved),
-            Some(Err(_)) => self.is_unread = true,
-            None => {}
-        }
-        Ok(None)
+        Ok(match links.take_refreshed() {
+            Some(Ok(moved)) => moved,
+            Some(Err(error)) => {
+                self.repeat(now, &error);
+                None
+            }
+            None => None,
+        })
     }
+
+    fn repeat(&mut self, now: Instant, error: &dyn core::error::Error) {
+        self.is_unread = true;
+        self.next = Some(Deadline::after(now, REPEAT_EVERY));
+        log_repeat(error);
+    }
+}
+
+pub(crate) fn log_repeat(error: &dyn core::error::Error) {
+    log::write_line(&format!(
+        "doorbell: the ports are scanned again in a second: {error}"
+    ));
 }
 
 /// Returns whether any device of the Workers reported a changed port or address since the last call.

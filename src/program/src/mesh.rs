@@ -221,6 +221,8 @@ struct Member {
     timeout: Duration,
     folder: Option<PathBuf>,
     looked_at: Option<Instant>,
+    /// Whether a change was seen whose scan failed.
+    is_unread: bool,
     read_at: Option<Instant>,
     /// The handles of other members that were tried, until their links are lost.
     given: BTreeMap<Rank, Handle>,
@@ -337,6 +339,7 @@ impl Member {
             board: board.transpose()?,
             folder: arguments.handles.clone(),
             looked_at: None,
+            is_unread: false,
             read_at: None,
             given: BTreeMap::new(),
             missing: Missing::default(),
@@ -381,6 +384,13 @@ impl Member {
         (0..self.mesh.rank().number()).filter_map(Rank::new)
     }
 
+    /// Notes that a scan failed, so that it is repeated. The member goes on with the rails that it has.
+    fn scan_again(&mut self, error: &dyn core::error::Error) {
+        self.is_unread = true;
+        self.looked_at = Instant::now().checked_add(changes::REPEAT_EVERY);
+        changes::log_repeat(error);
+    }
+
     /// Publishes changed ports and addresses of the devices, and reads the folder for the handles of members without a link.
     fn refresh(&mut self) -> Result<(), Failure> {
         let is_due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
@@ -388,12 +398,17 @@ impl Member {
             return Ok(());
         }
         self.looked_at = Some(Instant::now());
-        if changes::have_changed(&mut self.workers)? {
+        if changes::have_changed(&mut self.workers)? || self.is_unread {
             self.given.clear();
-            self.mesh.refresh(&self.node, &self.workers)?;
+            self.is_unread = false;
+            if let Err(error) = self.mesh.refresh(&self.node, &self.workers) {
+                self.scan_again(&error);
+            }
         }
-        if let Some(handle) = self.mesh.take_refreshed().transpose()?.flatten() {
-            self.leave_handle(&handle)?;
+        match self.mesh.take_refreshed() {
+            Some(Ok(Some(handle))) => self.leave_handle(&handle)?,
+            Some(Err(error)) => self.scan_again(&error),
+            Some(Ok(None)) | None => {}
         }
         let every = if self.mesh.reached() == Ranks::first(self.mesh.ranks()) {
             READ_EVERY

@@ -130,9 +130,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().clients_of_user_max)]
     clients_of_user: usize,
 
-    /// The maximum number of processes of one job [default: half of --clients-of-user]
-    #[arg(long, value_name = "N")]
-    clients_of_job: Option<usize>,
+    /// The maximum number of processes of one job
+    #[arg(long, value_name = "N", default_value_t = RouterLimits::default().clients_of_job_max)]
+    clients_of_job: usize,
 
     /// The maximum bytes of the rings, cells and arenas of one user's processes
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().bytes_of_user_max)]
@@ -310,8 +310,7 @@ fn server_config(arguments: &Arguments) -> ServerConfig {
     config.node = NodeNumber(arguments.node);
     config.limits.clients_max = arguments.clients;
     config.limits.clients_of_user_max = arguments.clients_of_user;
-    let half = arguments.clients_of_user.div_ceil(2);
-    config.limits.clients_of_job_max = arguments.clients_of_job.unwrap_or(half);
+    config.limits.clients_of_job_max = arguments.clients_of_job;
     config.limits.bytes_of_user_max = arguments.bytes_of_user;
     config.limits.bytes_of_job_max = arguments.bytes_of_job;
     config.replace = arguments.replace;

@@ -341,6 +341,7 @@ fn stream<P: Provider, N: Network>(
     mut board: Option<&mut Board>,
 ) -> Result<bool, Failure> {
     let (began, mut notes, seen) = (end.now(), None, Arc::new(ObservedState::default()));
+    let mut waited_at = began;
     while !end.is_over() {
         if !end.turn()? {
             thread::sleep(NAP);
@@ -366,8 +367,11 @@ fn stream<P: Provider, N: Network>(
         }
         let carried_out = end.watch.marks.iter().filter(|mark| mark.took_ms.is_some());
         end.is_wanted = carried_out.count() < arguments.orders.len();
+        if end.only_waits_for_commands() {
+            waited_at = end.now();
+        }
         let since = end.watch.progress_at.or(end.watch.connected_at).unwrap_or(began);
-        if !end.only_waits_for_commands() && watch::span(since, end.now()) > arguments.timeout {
+        if watch::span(since.max(waited_at), end.now()) > arguments.timeout {
             return Ok(true);
         }
     }

@@ -31,7 +31,7 @@ const MARK_BYTES: usize = 16;
 /// Time for one READ or atomic, for the patience of a side that waits for the end of many.
 const FETCHED_WITHIN: Duration = Duration::from_millis(10);
 /// Longest time for all of them, since the peer chooses their number.
-const ALL_FETCHED_WITHIN: Duration = Duration::from_secs(3600);
+const ALL_FETCHED_WITHIN: Duration = Duration::from_secs(600);
 /// Longest sleep of a side that waits for the end of a round.
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 
