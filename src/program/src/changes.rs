@@ -1,5 +1,6 @@
 //! Device events that report a changed port or address.
 
+use core::error::Error;
 use core::time::Duration;
 
 use doorbell::link::Links;
@@ -13,7 +14,7 @@ use crate::report::Failure;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Interval at which a scan that failed is repeated.
-pub(crate) const REPEAT_EVERY: Duration = Duration::from_secs(1);
+const REPEAT_EVERY: Duration = Duration::from_secs(1);
 
 /// Polls the devices for changes, every 20 ms.
 #[derive(Debug, Default)]
@@ -32,42 +33,47 @@ impl Changes {
         links: &mut Links<P, N>,
         now: Instant,
     ) -> Result<Option<Handle>, Failure> {
+        let Some(is_wanted) = self.is_scan_wanted(workers, now)? else {
+            return Ok(None);
+        };
+        if is_wanted {
+            self.outcome(links.refresh(node, workers), now);
+        }
+        let refreshed = links.take_refreshed();
+        Ok(refreshed.and_then(|handle| self.outcome(handle, now)).flatten())
+    }
+
+    /// Whether the ports are to be scanned, since a device reported a change or the last scan failed. `None` if it is not time to look.
+    pub(crate) fn is_scan_wanted<P: Provider>(
+        &mut self,
+        workers: &mut [Worker<P>],
+        now: Instant,
+    ) -> Result<Option<bool>, ProviderError> {
         if self.next.is_some_and(|next| !next.has_passed(now)) {
             return Ok(None);
         }
         self.next = Some(Deadline::after(now, LOOK_EVERY));
-        if have_changed(workers)? || self.is_unread {
-            // A scan that fails now, for example for want of descriptors, is repeated: the links go on with the rails that they have.
-            self.is_unread = false;
-            if let Err(error) = links.refresh(node, workers) {
-                self.repeat(now, &error);
-            }
+        let is_wanted = have_changed(workers)? || self.is_unread;
+        self.is_unread = false;
+        Ok(Some(is_wanted))
+    }
+
+    /// Returns what the beginning or the end of a scan brought. A scan that fails now, for example for want of descriptors, is repeated: the
+    /// links go on with the rails that they have.
+    pub(crate) fn outcome<T, E: Error>(&mut self, scan: Result<T, E>, now: Instant) -> Option<T> {
+        if let Err(error) = &scan {
+            self.is_unread = true;
+            self.next = Some(Deadline::after(now, REPEAT_EVERY));
+            log::write_line(&format!(
+                "doorbell: the ports are scanned again in a second: {error}"
+            ));
         }
-        Ok(match links.take_refreshed() {
-            Some(Ok(moved)) => moved,
-            Some(Err(error)) => {
-                self.repeat(now, &error);
-                None
-            }
-            None => None,
-        })
+        scan.ok()
     }
-
-    fn repeat(&mut self, now: Instant, error: &dyn core::error::Error) {
-        self.is_unread = true;
-        self.next = Some(Deadline::after(now, REPEAT_EVERY));
-        log_repeat(error);
-    }
-}
-
-pub(crate) fn log_repeat(error: &dyn core::error::Error) {
-    log::write_line(&format!(
-        "doorbell: the ports are scanned again in a second: {error}"
-    ));
 }
 
 /// Returns whether any device of the Workers reported a changed port or address since the last call.
-pub(crate) fn have_changed<P: Provider>(workers: &mut [Worker<P>]) -> Result<bool, ProviderError> {
+fn have_changed<P: Provider>(workers: &mut [Worker<P>]) -> Result<bool, ProviderError> {
     let mut has_changed = false;
     for worker in workers {
         while let Some(event) = worker.next_event()? {

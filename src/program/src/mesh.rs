@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::address::anywhere;
 use crate::board::Board;
-use crate::changes;
+use crate::changes::Changes;
 use crate::configured::Configured;
 use crate::handle_file;
 use crate::log;
@@ -220,9 +220,7 @@ struct Member {
     mesh: Mesh,
     timeout: Duration,
     folder: Option<PathBuf>,
-    looked_at: Option<Instant>,
-    /// Whether a change was seen whose scan failed.
-    is_unread: bool,
+    changes: Changes,
     read_at: Option<Instant>,
     /// The handles of other members that were tried, until their links are lost.
     given: BTreeMap<Rank, Handle>,
@@ -338,8 +336,7 @@ impl Member {
             timeout: values.timeout,
             board: board.transpose()?,
             folder: arguments.handles.clone(),
-            looked_at: None,
-            is_unread: false,
+            changes: Changes::default(),
             read_at: None,
             given: BTreeMap::new(),
             missing: Missing::default(),
@@ -384,31 +381,25 @@ impl Member {
         (0..self.mesh.rank().number()).filter_map(Rank::new)
     }
 
-    /// Notes that a scan failed, so that it is repeated. The member goes on with the rails that it has.
-    fn scan_again(&mut self, error: &dyn core::error::Error) {
-        self.is_unread = true;
-        self.looked_at = Instant::now().checked_add(changes::REPEAT_EVERY);
-        changes::log_repeat(error);
-    }
-
     /// Publishes changed ports and addresses of the devices, and reads the folder for the handles of members without a link.
     fn refresh(&mut self) -> Result<(), Failure> {
         let is_due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
-        if !is_due(self.looked_at, LOOK_EVERY) || self.mesh.is_closing() {
+        let now = self.node.network().now();
+        if self.mesh.is_closing() {
             return Ok(());
         }
-        self.looked_at = Some(Instant::now());
-        if changes::have_changed(&mut self.workers)? || self.is_unread {
+        let Some(is_wanted) = self.changes.is_scan_wanted(&mut self.workers, now)? else {
+            return Ok(());
+        };
+        if is_wanted {
             self.given.clear();
-            self.is_unread = false;
-            if let Err(error) = self.mesh.refresh(&self.node, &self.workers) {
-                self.scan_again(&error);
-            }
+            let begun = self.mesh.refresh(&self.node, &self.workers);
+            self.changes.outcome(begun, now);
         }
-        match self.mesh.take_refreshed() {
-            Some(Ok(Some(handle))) => self.leave_handle(&handle)?,
-            Some(Err(error)) => self.scan_again(&error),
-            Some(Ok(None)) | None => {}
+        let refreshed = self.mesh.take_refreshed();
+        let moved = refreshed.and_then(|handle| self.changes.outcome(handle, now));
+        if let Some(handle) = moved.flatten() {
+            self.leave_handle(&handle)?;
         }
         let every = if self.mesh.reached() == Ranks::first(self.mesh.ranks()) {
             READ_EVERY

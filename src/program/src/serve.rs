@@ -116,9 +116,10 @@ pub(crate) struct Arguments {
 
     /// Let processes attach only to the jobs in FILE, with their keys
     ///
-    /// `doorbell keygen FILE --job JOB` adds a line. Each line is JOB:KEY, with 32 hexadecimal digits, and then the IDs of the users that may attach, if not all: 1000,1001. A line *
-    /// admits other jobs, too. The file must belong to its owner alone (mode 0600). A changed file applies to new processes within two
-    /// seconds. If it is invalid, the previous keys stay. Without this option the first process of a job sets its key
+    /// `doorbell keygen FILE --job JOB` adds a line. Each line is JOB:KEY, with 32 hexadecimal digits, and then the IDs of the users
+    /// that may attach, if not all: 1000,1001. A line * admits other jobs, too. The file must belong to its owner alone (mode 0600). A
+    /// changed file applies to new processes within two seconds. If it is invalid, the previous keys stay. Without this option the
+    /// first process of a job sets its key
     #[arg(long, value_name = "FILE")]
     job_keys: Option<PathBuf>,
 

@@ -9,6 +9,7 @@ use doorbell::provider::{Network, Provider};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
 use super::end::End;
+use crate::log;
 
 /// Intervals between two redraws of a bar, and between two lines.
 const BAR_EVERY: Duration = Duration::from_millis(200);
@@ -57,7 +58,7 @@ impl ProgressDisplay {
                 .checked_div(ms)
                 .unwrap_or(0);
             let (landed, total, rate) = (HumanBytes(landed), HumanBytes(total), HumanBytes(rate));
-            crate::log::write_line(&format!("{percent}%: {landed} of {total}, {rate}/s, {rails}"));
+            log::write_line(&format!("{percent}%: {landed} of {total}, {rate}/s, {rails}"));
             return;
         }
         let bar = self.bar.get_or_insert_with(|| bar(total));

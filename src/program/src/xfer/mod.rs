@@ -16,6 +16,7 @@ use doorbell_operation::LogLevel;
 use crate::address::anywhere;
 use crate::handle_file;
 use crate::link::set_times;
+use crate::log;
 use crate::opened;
 use crate::peers::Peers;
 use crate::report::{Failure, print_outcome};
@@ -431,10 +432,10 @@ fn go_on<P: Provider, N: Network>(
             end.give_up(Fault::both(interrupt::WHY.to_owned()));
         }
         if let Some(handle) = end.line.moved.take() {
-            crate::log::write_line(&format!("reached now by {handle}"));
+            log::write_line(&format!("reached now by {handle}"));
             // The transfer goes on: its peer has this link.
             if let Err(error) = leave(&handle, arguments) {
-                crate::log::write_line(&format!("doorbell: {error}"));
+                log::write_line(&format!("doorbell: {error}"));
             }
         }
         shown.show(end);
