@@ -8,7 +8,7 @@
 
 use core::mem;
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -215,12 +215,8 @@ impl Helpers {
     fn start(&mut self) {
         self.shares
             .retain(|_, of| of.running > 0 || !of.waiting.is_empty());
-        let waits = |of: &OfShare| of.running == 0;
-        let waiting: Vec<_> = self
-            .shares
-            .iter()
-            .filter_map(|(owner, of)| waits(of).then_some(*owner))
-            .collect();
+        let waiting = self.shares.iter().filter(|(_, of)| of.running == 0);
+        let waiting: Vec<_> = waiting.map(|(owner, _)| *owner).collect();
         for owner in waiting {
             if !self.has_thread(owner.0) {
                 continue;
@@ -234,13 +230,16 @@ impl Helpers {
 
     /// Whether a user may have another thread. A user's first one does not depend on the number of others' further ones.
     fn has_thread(&self, user: u32) -> bool {
-        let running = || self.shares.iter().filter(|(_, of)| of.running > 0);
-        let of_user = running().filter(|((other, _), _)| *other == user).count();
-        let users: BTreeSet<_> = running().map(|((user, _), _)| *user).collect();
+        let of_user = self.of_user(user).filter(|of| of.running > 0).count();
+        let running = self.shares.iter().filter(|(_, of)| of.running > 0);
+        // In ascending order, as the shares are.
+        let mut users: Vec<_> = running.map(|((user, _), _)| *user).collect();
+        let threads = users.len();
+        users.dedup();
         match of_user {
             0 => users.len() < USERS_MAX,
             OF_USER_MAX.. => false,
-            _ => running().count().saturating_sub(users.len()) < FURTHER_MAX,
+            _ => threads.saturating_sub(users.len()) < FURTHER_MAX,
         }
     }
 
