@@ -8,7 +8,8 @@ use crate::halves::{Halves, echo, exchange, exchange_counted};
 use doorbell::provider::{ArenaConfig, Clock as _};
 use doorbell::worker::{CloseProgress, SplitError};
 use doorbell::{
-    ChannelState, Deadline, Event, Node, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError, Woken,
+    ChannelState, Deadline, Event, Lease, Node, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError,
+    Woken,
 };
 use doorbell_sim::{Fabric, Host};
 
@@ -53,6 +54,18 @@ fn flood(halves: &mut Halves<Host>) -> u32 {
         }
     }
     unreachable!()
+}
+
+/// Polls once, and keeps the memory of all messages that have come.
+fn keep_received(halves: &mut Halves<Host>, held: &mut Vec<Lease<Host>>) {
+    halves
+        .receiving
+        .poll(|_, event| {
+            if let Event::Received { message, .. } = event {
+                held.push(message.keep());
+            }
+        })
+        .unwrap();
 }
 
 #[test]
@@ -125,13 +138,7 @@ fn a_half_whose_receives_wait_for_memory_never_sleeps_without_limit() {
     let all: Vec<_> = core::iter::from_fn(|| b.receiving.lease()).collect();
     let mut held = Vec::new();
     flood(&mut a);
-    b.receiving
-        .poll(|_, event| {
-            if let Event::Received { message, .. } = event {
-                held.push(message.keep());
-            }
-        })
-        .unwrap();
+    keep_received(&mut b, &mut held);
     assert!(
         sleeps_at_most(&mut b).is_some(),
         "nothing tells that memory is free"
@@ -147,13 +154,7 @@ fn receives_that_wait_for_memory_are_posted_when_it_comes_home() {
     let mut held = Vec::new();
     for _ in 0..16 {
         flood(&mut a);
-        b.receiving
-            .poll(|_, event| {
-                if let Event::Received { message, .. } = event {
-                    held.push(message.keep());
-                }
-            })
-            .unwrap();
+        keep_received(&mut b, &mut held);
         polled(&mut b);
     }
     assert_eq!((held.len(), credits(&mut a)), (16, 0));

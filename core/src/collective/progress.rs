@@ -212,17 +212,11 @@ impl Progress {
         mut combine: impl FnMut(&mut [u8], &[u8]),
     ) -> Result<bool, CollectiveError<X::Error>> {
         check_input(self.collective, data).map_err(CollectiveError::Misuse)?;
-        for bytes in [Some(data.output.len()), data.input.map(<[u8]>::len)]
-            .into_iter()
-            .flatten()
-        {
-            if bytes != self.data_bytes {
-                let begun = self.data_bytes;
-                return Err(CollectiveError::Misuse(CollectiveMisuse::OtherLength {
-                    bytes,
-                    begun,
-                }));
-            }
+        let begun = self.data_bytes;
+        let lengths = [data.output.len(), data.input.map_or(begun, <[u8]>::len)];
+        if let Some(bytes) = lengths.into_iter().find(|bytes| *bytes != begun) {
+            let misuse = CollectiveMisuse::OtherLength { bytes, begun };
+            return Err(CollectiveError::Misuse(misuse));
         }
         if self.is_interrupted {
             return Err(CollectiveError::Interrupted);

@@ -90,10 +90,9 @@ fn what_comes_back_ends_a_wait_of_the_half_that_sends() {
     assert_eq!(back, 3);
 }
 
-#[test]
-fn nobody_sleeps_on_what_a_handler_submitted_late() {
-    let (mut a, mut b) = alone();
-    // Announcing, the last that a poll does, is refused.
+/// Two ends. The first has to announce receives, which is the last that a poll does, and is refused.
+fn refused_to_announce() -> (End, End) {
+    let (a, mut b) = alone();
     let fabric = a.node.provider().fabric().clone();
     fabric.follow(&"fail every 1st post of a with 12".parse().unwrap());
     for number in 0..12_u32 {
@@ -101,6 +100,12 @@ fn nobody_sleeps_on_what_a_handler_submitted_late() {
         b.worker().channel(id).unwrap().send_lease(lease).unwrap();
     }
     settle(&mut b);
+    (a, b)
+}
+
+#[test]
+fn nobody_sleeps_on_what_a_handler_submitted_late() {
+    let (mut a, _b) = refused_to_announce();
     settle(&mut a);
     let lease = a.lease(b"late");
     let mut lease = Some(lease);
@@ -119,14 +124,7 @@ fn nobody_sleeps_on_what_a_handler_submitted_late() {
 
 #[test]
 fn a_wait_for_a_refused_announcement_ends_with_it() {
-    let (mut a, mut b) = alone();
-    let fabric = a.node.provider().fabric().clone();
-    fabric.follow(&"fail every 1st post of a with 12".parse().unwrap());
-    for number in 0..12_u32 {
-        let (lease, id) = (b.lease(&number.to_be_bytes()), b.id());
-        b.worker().channel(id).unwrap().send_lease(lease).unwrap();
-    }
-    settle(&mut b);
+    let (mut a, _b) = refused_to_announce();
     let (deadline, mut refused) = (a.node.within(LONG), 0);
     let found = a.worker().wait_for(Wait::Busy, deadline, |_, event| {
         let is_refused = matches!(event, Event::AnnouncementRefused { .. });
